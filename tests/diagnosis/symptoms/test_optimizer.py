@@ -293,6 +293,14 @@ class TestStepTooLarge:
         told = story(loss_is_sum=is_sum).losses(np.full(20, 64.0)).weights(signals.UPDATE_RATIO, 0.5, 0.5, 0.5)
         assert ("The loss is a sum over the batch" in told.one(StepTooLarge()).remedy.text) == is_sum
 
+    @pytest.mark.parametrize(("mean", "std", "is_told"), [(5e4, 177.0, True), (2.0, 0.5, False), (0.0, 1.0, False)])
+    def test_targets_that_are_far_from_zero_make_steps_large(self, mean, std, is_told, story):
+        told = story(loss_fn="MSELoss").losses(np.full(20, 64.0)).weights(signals.UPDATE_RATIO, 0.5, 0.5, 0.5)
+        told.add(signals.LOSS_INPUT_MEAN, target=mean).add(signals.LOSS_INPUT_STD, target=std)
+        advice = told.one(StepTooLarge()).remedy.text
+        assert ("Give targets mean 0" in advice) == is_told
+        assert advice.startswith("Lower the learning rate")
+
     def test_norms_that_grow_between_observed_steps(self, story):
         told = story().weights(signals.WEIGHT, *[[1.0, 1.0, 50.0]] * 3, steps=[1, 11, 21])
         found = told.one(StepTooLarge())

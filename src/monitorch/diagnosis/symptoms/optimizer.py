@@ -157,6 +157,9 @@ def _ratios(run: RunView) -> Table:
     return run.table(signals.UPDATE_RATIO).select(run.weights)
 
 
+LARGE_TARGET = 10.0
+"""Targets this far from 0 make the first losses, and gradients, far larger than usual ones."""
+
 MUCH_GROWTH = 2.0
 """Weights this many times their first size were moved by steps that were too large."""
 
@@ -217,6 +220,9 @@ class StepTooLarge(Symptom):
             advice = "Lower the learning rate, warm it up, or clip gradients."
             if run.facts.loss_is_sum:
                 advice = f"{advice} The loss is a sum over the batch; gradients of its mean are far smaller."
+            targets = remedies.of_targets(run)
+            if targets is not None and abs(run.targets[0]) > LARGE_TARGET:
+                advice = f"{advice} {targets}"
             remedy = remedies.lower_rate(run, update, advice)
         shown = [points("loss", None, run.loss.steps, run.loss.values)]
         if worst is not None:
