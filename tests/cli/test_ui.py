@@ -31,7 +31,7 @@ def test_the_page_is_served_until_the_process_is_interrupted(tmp_path):
     ("arguments", "message"),
     [
         (["nowhere"], "there is no folder nowhere: name one with runs, such as monitorch_runs"),
-        ([".", "--token", "short"], "token= must have at least 8 characters"),
+        ([".", "--token", "short"], "the token must have at least 8 characters"),
         ([".", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
     ],
 )

@@ -62,5 +62,5 @@ def test_a_token_is_made_up_where_others_can_reach_the_page(tmp_path, host, has_
 
 
 def test_a_token_that_can_be_guessed_is_refused(tmp_path):
-    with pytest.raises(OptionError, match="token= must have at least 8 characters"):
+    with pytest.raises(OptionError, match="the token must have at least 8 characters"):
         serve(RunFolder(tmp_path), token="1234")

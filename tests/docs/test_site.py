@@ -9,6 +9,7 @@ from docs.check import broken
 from docs.from_code import EXAMPLES, PLACES, commands, examples, lenses, tables
 from docs.public_names import in_reference, missing, public
 from monitorch.cli import build_parser
+from monitorch.dashboard.serving import SHORTEST_TOKEN
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md"))
@@ -96,3 +97,9 @@ def test_style_sheets_that_fetch_from_a_network_are_told(tmp_path):
         "bad.css: https://x.org/a.css is fetched from a network",
         "bad.css: //y.org/b.woff is fetched from a network",
     ]
+
+
+def test_tokens_in_the_pages_are_long_enough():
+    tokens = [token for path in PAGES for token in re.findall(r"--token ([\w-]+)", path.read_text(encoding="utf-8"))]
+    assert tokens
+    assert min(map(len, tokens)) >= SHORTEST_TOKEN

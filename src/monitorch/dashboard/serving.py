@@ -16,6 +16,7 @@ from .run_folder import RunFolder
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8700
+SHORTEST_TOKEN = 8
 _PORTS_TO_TRY = 20
 _SHUTDOWN_SECONDS = 2
 
@@ -36,8 +37,8 @@ def serve(
         token: secret that a browser must send.
         on_start: called with the URL when the server listens.
     """
-    if token is not None and len(token) < 8:
-        raise OptionError("token= must have at least 8 characters")
+    if token is not None and len(token) < SHORTEST_TOKEN:
+        raise OptionError(f"the token must have at least {SHORTEST_TOKEN} characters")
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     server = make_server(run_folder, host, token)
