@@ -15,6 +15,7 @@ from monitorch.cli import main
 from monitorch.cli.demo_model import CharacterTransformer
 from monitorch.cli.wording import command
 from monitorch.diagnosis import findings_of, verdict
+from monitorch.errors import MonitorchWarning
 from monitorch.store import list_runs, open_run
 from monitorch.visualizer.matplotlib import composing, visualizer
 from tests.marks import slow
@@ -175,9 +176,18 @@ def test_folder_that_cannot_be_written_is_told_before_training(tmp_path, capsys,
     assert capsys.readouterr() == ("", f"monitorch: error: cannot write into {file / inside}: {cause}\n")
 
 
-def test_demo_while_switched_off(monkeypatch, tmp_path, capsys):
+def test_a_demo_whose_run_cannot_be_stored_says_so(tmp_path, capsys):
+    (tmp_path / "runs").touch()
+    with pytest.warns(MonitorchWarning, match="the run cannot be stored"):
+        assert main(["demo", "--fault", "dead_units", "--steps", "2", "--quiet", "--out", str(tmp_path)]) == 1
+    told = f"the run could not be stored in {tmp_path / 'runs'}: make room there, or choose another --out"
+    assert capsys.readouterr().err == f"monitorch: error: {told}\n"
+
+
+@pytest.mark.parametrize("fault", [[], ["--fault", "dead_units"]])
+def test_demo_while_switched_off(monkeypatch, tmp_path, capsys, fault):
     monkeypatch.setenv("MONITORCH", "OFF")
-    assert main(["demo", "--out", str(tmp_path)]) == 1
+    assert main(["demo", "--out", str(tmp_path), *fault]) == 1
     assert "MONITORCH=off is set" in capsys.readouterr().err
 
 

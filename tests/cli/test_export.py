@@ -1,4 +1,5 @@
 import csv
+import errno
 import io
 import json
 import sys
@@ -8,6 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from monitorch import cli
+from monitorch.cli.export_sinks import _SINKS
 from monitorch.store import Writer, open_run
 
 TICKS = 30
@@ -191,6 +193,20 @@ def test_wrong_options_are_usage_errors_and_leave_nothing(
     assert message in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs", "taken"]
     assert (tmp_path / "taken").read_text() == "precious"
+
+
+@pytest.mark.parametrize("to", ["csv", "parquet", "tensorboard"])
+def test_a_file_for_which_the_disk_has_no_room_leaves_nothing(folder, tmp_path, monkeypatch, capsys, to):
+    close = _SINKS[to].close
+
+    def full(sink):
+        close(sink)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(_SINKS[to], "close", full)
+    assert export(folder, to, tmp_path / "x") == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 @pytest.mark.parametrize(("to", "package"), [("parquet", "pyarrow"), ("tensorboard", "tensorboard")])

@@ -83,8 +83,7 @@ def _run_healthy(options: argparse.Namespace) -> None:
             tell(steps, "drawing the figures")
             paths = [path for one in figures for path in one.save(options.out / "figure.png")]
         paths = [*paths, _save_report(store, options.out / "report.html")]
-        assert store.path is not None  # it exists once numbers are written
-        folder = runs / store.path.name  # as short as --out was given
+        folder = _folder_of(store, runs)
         shown = "\n".join(map(str, [*paths, folder]))
         print(shown if options.quiet else _summary(corpus, outcome, steps, paths, folder, width), flush=True)
         if page is not None:
@@ -104,7 +103,7 @@ def _run_fault(options: argparse.Namespace) -> None:
     with _page(runs) if options.ui else nullcontext() as page:
         with _progress(steps, options.quiet) as tell:
             watched = faulty(options.fault, options.seed).run(steps, options.fault, runs, tell)
-        folder = runs / watched.visualizer.path.name  # as short as --out was given
+        folder = _folder_of(watched.visualizer, runs)
         if options.quiet:
             print(folder, flush=True)
         else:
@@ -175,6 +174,13 @@ def _summary(corpus: "Corpus", outcome: "Outcome", steps: int, paths: Sequence[P
         figures += "\nFor figures, too: pip install 'monitorch[matplotlib]'"
     parts = [textwrap.fill(result, prose), table, textwrap.fill(EXPLANATION, prose), figures, _look(folder), _NEXT]
     return "\n\n".join(parts)
+
+
+def _folder_of(store: "StoreVisualizer", runs: Path) -> Path:
+    """The folder of the run, as short as ``--out`` was given."""
+    if store.path is None:
+        raise MonitorchError(f"the run could not be stored in {runs}: make room there, or choose another --out")
+    return runs / store.path.name
 
 
 def _look(run: Path) -> str:

@@ -47,13 +47,16 @@ def open_sink(kind: str, out: str) -> Iterator[Sink]:
         raise OptionError(f"{out!r} exists already: choose another -o, or remove it first")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    sink = _SINKS[kind](part)
+    sink = None
     try:
+        sink = _SINKS[kind](part)
         yield sink
         sink.close()
         part.replace(path)
     except BaseException:
-        sink.close()
+        with suppress(Exception):  # a disk that is full fails again
+            if sink is not None:
+                sink.close()
         _discard(part)
         raise
 
