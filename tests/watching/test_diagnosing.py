@@ -209,7 +209,9 @@ def test_weights_and_random_numbers_are_the_same_with_and_without():
     assert ends[0] == ends[1]
 
 
-@pytest.mark.parametrize("wrong", ["dead_units", ["dead_units"], [DeadUnits], [None], [0.5]])
+@pytest.mark.parametrize(
+    "wrong", ["dead_units", ["dead_units"], [DeadUnits], [None], [0.5], 0.5, DeadUnits, DeadUnits()]
+)
 def test_what_is_no_symptom_is_refused_before_anything_is_made(training, wrong, tmp_path):
     with pytest.raises(OptionError, match=r"DeadUnits\(share=0\.7\)"):
         training.watch(symptoms=wrong, folder=tmp_path, run="run")

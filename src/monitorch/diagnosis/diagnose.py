@@ -21,6 +21,8 @@ def chosen(symptoms: Iterable[Symptom] | None) -> list[Symptom]:
     >>> [one.share for one in chosen([DeadUnits(share=0.7)]) if one.id == "dead_units"]
     [0.7]
     """
+    if not isinstance(symptoms, Iterable | None):
+        raise OptionError(f"symptoms takes a list of objects such as DeadUnits(share=0.7), not {symptoms!r}")
     given = list(symptoms or ())
     for one in given:
         if not isinstance(one, Symptom):

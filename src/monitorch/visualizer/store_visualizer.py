@@ -27,7 +27,8 @@ MOST_TOLD = 20
 """How many non-finite numbers become events: one leads to many others."""
 LONGEST_NAME = 240
 """Bytes of the name of a run: file systems take 255, and a number may be added to a name that is taken."""
-_NAME = re.compile(r"[^/\\\x00]+")
+_NAME = re.compile(r"[^/\\\x00\ud800-\udc7f\udd00-\udfff]+")
+"""Without what no name of a file has; bytes that are no Unicode are read as what is left of the surrogates."""
 _LARGEST = float(np.finfo(np.float32).max)
 
 

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from ..cli.wording import command
 from ..engine.meeting import agree
 from ..engine.ranks import own_rank, several_processes
-from ..errors import OptionError, StoreError, warn
+from ..errors import OptionError, StoreError, short_repr, warn
 from ..inspector import PyTorchInspector
 from ..store import DEFAULT_FOLDER, open_run
 from ..store.run_list import time_name
@@ -38,6 +38,8 @@ class RunOptions:
     ) -> None:
         if resume and run is None:
             raise OptionError("resume=True needs the name of the run to continue: run=...")
+        if not isinstance(folder, str | os.PathLike) or "\0" in str(folder):
+            raise OptionError(f"folder={short_repr(folder)} must be the path of the folder that holds all runs")
         self._folder, self._run = Path(folder), run
         self._config = None if config is None else settings(config)
         self._capture, self._resume, self._max_size = capture, resume, max_size
