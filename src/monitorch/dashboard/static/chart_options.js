@@ -17,6 +17,7 @@ const LABEL_PIXELS = { x: 64, least: 32, y: 24 };
 const FEWEST_LABELS = 2;
 const AXIS_PIXELS = { letter: 6.3, least: 32, usual: 50, name: 15 };
 const BELOW_AND_ABOVE = 28;
+const HALF_LABEL = 7;
 const MARKER_PIXELS = 4;
 const ROOM_PER_MARKER = 9;
 /** uPlot takes smaller distances from a table of its own only. */
@@ -92,7 +93,10 @@ function axesOf(chart, unit) {
       labelFont: `11px ${cssColour("--sans")}`,
       labelSize: AXIS_PIXELS.name,
       labelGap: 0,
-      values: (_, places) => tickLabels(places),
+      values: (plot, places) => {
+        const labels = tickLabels(places);
+        return labels.map((label, index) => (touchesName(chart, plot, label, places[index], labels) ? null : label));
+      },
       splits: (plot, _, low, high) => splits(low, high, plot.height / LABEL_PIXELS.y),
     },
   ];
@@ -112,11 +116,25 @@ export function splitsOf(kind, unit) {
 /**
  * The room that labels take. Charts below each other align their axes where that is enough; a chart beside others need
  * not.
- * @param {string[] | null} texts
+ * @param {(string | null)[] | null} texts
  */
 function fitting(texts) {
-  const letters = Math.max(...(texts ?? []).map((text) => text.length), 0);
+  const letters = Math.max(...(texts ?? []).map((text) => text?.length ?? 0), 0);
   return Math.max(Math.ceil(letters * AXIS_PIXELS.letter) + 8, AXIS_PIXELS.least);
+}
+
+/**
+ * Whether a label runs into the name of the x axis, which is in the corner below it.
+ * @param {Chart} chart
+ * @param {uPlot} plot
+ * @param {string} label
+ * @param {number} place
+ * @param {string[]} labels
+ */
+function touchesName(chart, plot, label, place, labels) {
+  const room = AXIS_PIXELS.name + Math.max(fitting(labels), chart.isAlone ? 0 : AXIS_PIXELS.usual);
+  const isWide = (label.length + chart.app.axisName.length + 1) * AXIS_PIXELS.letter > room;
+  return isWide && plot.bbox.height / devicePixelRatio - plot.valToPos(place, "y") < HALF_LABEL;
 }
 
 /**
