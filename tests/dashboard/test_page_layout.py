@@ -76,6 +76,22 @@ def test_charts_stand_in_rows_of_about_equally_many(page, wordy, window):
     assert found == {360: [2, 2, 2, 1], 1440: [4, 3], 2560: [7]}
 
 
+@pytest.mark.parametrize("width", [slow(1600), 1920, slow(2560)])
+def test_charts_beside_the_loss_are_no_narrow_towers_over_the_list_of_runs(page, tmp_path, serving, window, width):
+    names = ["Loss/train_loss mean", *(f"Logged/metric {place} mean" for place in range(6))]
+    with Writer(tmp_path / "run", meta={"started": 1000.0}) as writer:
+        for step in range(4):
+            writer.put("run", step, [[place + step] for place in range(7)], layers=["run"], statistics=names)
+    with serving(tmp_path) as client:
+        window(width, 1080)
+        page.open(f"{client.url}#run=run&tab=runs")
+        sizes = page.run(
+            "return [...document.querySelectorAll('.small-charts .chart')].map((e) => [e.offsetWidth, e.offsetHeight])"
+        )
+    assert len(sizes) == 6
+    assert all(chart_width > height for chart_width, height in sizes)
+
+
 @pytest.mark.parametrize("width", [360, pytest.param(1440, marks=pytest.mark.slow)])
 def test_every_curve_of_a_small_chart_is_named_with_its_number(page, tmp_path, serving, window, width):
     names = ["Warning Output Activations/worst activation_rate", "Warning Output Activations/worst death_rate"]
