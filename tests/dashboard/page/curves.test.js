@@ -223,6 +223,11 @@ test("an axis has room for all numbers, or for all but the outermost", () => {
   assert.equal(rangeOf([[null, undefined]], false), null);
 });
 
+test("a number that stays is exactly the same smoothed", () => {
+  const [xs, values] = [Array.from({ length: 50 }, (_, index) => 52 + 2 * index), Array(50).fill(0.3)];
+  assert.deepEqual(smooth(xs, values, 0.059), values);
+});
+
 test("smoothing is an average that forgets, and leaves gaps as they are", () => {
   const values = [1, 3, null, undefined, 3, 3];
   assert.deepEqual(smooth([0, 1, 2, 3, 4, 5], values, 0), values);

@@ -29,6 +29,7 @@ import { statisticsOf, WHOLE_RUN } from "page/names.js";
 /** @typedef {{ edges: number[], counts: Float32Array | null }} Broken */
 
 export const STRONGEST = 0.999;
+const ROUNDING = 1e-12;
 const HOLE = 4;
 
 /**
@@ -337,6 +338,8 @@ export function smooth(xs, values, weight) {
     sum = sum * keep + value * (1 - keep);
     mass = mass * keep + (1 - keep);
     before = xs[index];
-    return mass > 0 ? sum / mass : value;
+    const found = mass > 0 ? sum / mass : value;
+    // a number that stays is a straight line: rounded to pixels, errors of its last digit would be steps
+    return Math.abs(found - value) <= ROUNDING * Math.abs(value) ? value : found;
   });
 }
