@@ -277,6 +277,14 @@ def test_all_words_can_be_read_on_what_is_behind_them(page, tmp_path, serving, t
         page.driver.get("about:blank")
 
 
+def test_lines_of_the_bar_on_top_begin_at_the_same_place(page, wordy, window):
+    left = "return document.querySelector(arguments[0]).getBoundingClientRect().left"
+    for width in range(360, 440, 10):
+        window(width, 800)
+        page.open(f"{wordy}#run={NAME}_0")
+        assert [page.run(left, part) for part in (".brand", ".verdict", ".view-options")] == [10, 10, 10], width
+
+
 def test_what_has_a_label_has_a_role_or_nobody_would_hear_it(page, wordy):
     page.open(f"{wordy}#run={NAME}_0")
     assert page.run("return document.querySelectorAll('div[aria-label]:not([role])').length") == 0
