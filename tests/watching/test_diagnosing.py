@@ -17,7 +17,9 @@ from monitorch.diagnosis.history import TRAINING, VALIDATION
 from monitorch.diagnosis.symptoms import DeadUnits
 from monitorch.errors import MonitorchWarning, OptionError
 from monitorch.lens.diagnosis_signals import MOST_SPREADS, DiagnosisSignals
+from monitorch.preprocessor import GradientGeometry
 from monitorch.store import Writer, open_run
+from monitorch.watching.diagnosing import SIGNALS
 
 
 class Divider(nn.Module):
@@ -469,6 +471,12 @@ def test_signals_are_those_of_tensors(lenses, training):
     assert first_norm.column("2.weight")[-1] == pytest.approx(float(training.model[2].weight.detach().norm()), rel=1e-5)
     for signal in (signals.ZEROS, signals.DEATH, signals.CHANGED, signals.RATE, signals.INPUT_STD, signals.PERPLEXITY):
         assert history.table(signal), signal
+
+
+@pytest.mark.parametrize("kind", SIGNALS, ids=lambda kind: kind.__name__)
+def test_each_statistic_that_a_diagnosis_takes_exists(kind):
+    made = GradientGeometry(correlation=True, normalize=False, inplace=True) if kind is GradientGeometry else kind
+    assert set(SIGNALS[kind]) <= set(made.statistics)
 
 
 UNUSUAL = {
