@@ -473,6 +473,25 @@ def test_signals_are_those_of_tensors(lenses, training):
         assert history.table(signal), signal
 
 
+@pytest.mark.parametrize("option", [{"record_eval": True}, {"evaluation_from_grad": True}], ids=str)
+def test_outputs_are_those_of_training_passes_whatever_lenses_show(option, training):
+    seen = []
+
+    def keep(module, _, output):
+        if module.training:
+            seen.append(float(output.detach().square().mean(1).sqrt().mean()))
+
+    training.model[2].register_forward_hook(keep)
+    own = lens.OutputNorm(include=[nn.Linear], normalize_by_size=True, **option)
+    with training.watch(lenses=["standard", own]) as watched:
+        for _ in range(5):
+            training.train(1)
+            training.model.eval()
+            training.model(10 * training.batch()[0])
+            training.model.train()
+    assert watched._diagnosis.history.table(signals.OUTPUT).column("2") == pytest.approx(np.array(seen), rel=1e-5)
+
+
 @pytest.mark.parametrize("kind", SIGNALS, ids=lambda kind: kind.__name__)
 def test_each_statistic_that_a_diagnosis_takes_exists(kind):
     made = GradientGeometry(correlation=True, normalize=False, inplace=True) if kind is GradientGeometry else kind

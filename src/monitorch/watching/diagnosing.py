@@ -22,7 +22,9 @@ from ..diagnosis.notes import notes_of
 from ..diagnosis.symptoms import Symptom
 from ..diagnosis.symptoms.gradients import NotFinite
 from ..engine.inputs import OUTPUT, TARGET
+from ..engine.meter import Request
 from ..engine.optimizers import Owned
+from ..engine.passes import TRAINING_PASSES
 from ..engine.reports import tell
 from ..inspector import PyTorchInspector
 from ..inspector.inspector_state import InspectorState
@@ -229,9 +231,6 @@ class LiveDiagnosis:
             if isinstance(part, RunNumbers):
                 rival = LossLog(self.history, self._state, kinds, None)
                 part.log_to(rival)
-            elif isinstance(part, OutputNorm):
-                if part.normalize:
-                    part.log_to(SignalLog(self.history, self._state, part, {"value": signals.OUTPUT}))
             elif named := _signals_of(part):
                 parameter = parameters.get(id(part))
                 part.log_to(SignalLog(self.history, self._state, part, named, parameter))
@@ -426,6 +425,10 @@ class FirstStep:
 
 def _signals_of(part: AccumulatingPreprocessor) -> dict[str, str]:
     """What a diagnosis takes from a preprocessor: nothing from a subclass, which measures something else."""
+    if type(part) is OutputNorm:
+        # only of training passes: they also tell which layers ran
+        is_wanted = part.normalize and part.request() == Request(passes=TRAINING_PASSES[None])
+        return {"value": signals.OUTPUT} if is_wanted else {}
     if type(part) is ParameterNorm:
         return dict.fromkeys(part.statistics, signals.WEIGHT)  # named after the parameters
     return SIGNALS.get(type(part), {})
