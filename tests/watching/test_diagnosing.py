@@ -492,6 +492,32 @@ def test_outputs_are_those_of_training_passes_whatever_lenses_show(option, train
     assert watched._diagnosis.history.table(signals.OUTPUT).column("2") == pytest.approx(np.array(seen), rel=1e-5)
 
 
+class Recurrent(nn.Module):
+    """Has parameters of other names than ``weight`` and ``bias``."""
+
+    def __init__(self):
+        super().__init__()
+        self.states, self.head = nn.LSTM(4, 16, batch_first=True), nn.Linear(16, 1)
+
+    def forward(self, x):
+        return self.head(self.states(x)[0]).mean(1)
+
+
+def test_gradients_that_a_lens_of_the_user_does_not_measure_are_not_missing():
+    torch.manual_seed(0)
+    model, loss_fn = Recurrent(), nn.MSELoss()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    lenses = ["standard", lens.ParameterGradientGeometry()]
+    options = {"loss_fn": loss_fn, "lenses": lenses, "every": 1, "visualizer": "dummy"}
+    with monitorch.watch(model, optimizer, **options) as watched:
+        for _ in range(40):
+            x = torch.randn(32, 5, 4)
+            optimizer.zero_grad()
+            loss_fn(model(x), x.mean((1, 2)).unsqueeze(1)).backward()
+            optimizer.step()
+    assert "no_gradient" not in {one.symptom for one in watched.findings}
+
+
 @pytest.mark.parametrize("kind", SIGNALS, ids=lambda kind: kind.__name__)
 def test_each_statistic_that_a_diagnosis_takes_exists(kind):
     made = GradientGeometry(correlation=True, normalize=False, inplace=True) if kind is GradientGeometry else kind

@@ -235,6 +235,8 @@ class RunFacts:
     """How many targets a step has."""
     loss_shapes: dict[str, list[int]] = field(default_factory=dict)
     """The shapes of the first output and of the first target that have entered the loss."""
+    gradients_of: list[str] | None = None
+    """The parameters whose gradients are measured, by their names in their layers; None for all."""
     loss_scale: bool = False
     """Whether a GradScaler is used."""
     computes_in_half: bool = False

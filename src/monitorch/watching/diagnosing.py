@@ -219,6 +219,8 @@ class LiveDiagnosis:
         self._spreads = [part for part in preprocessors if isinstance(part, LayerSpread)]
         own = [lens.by_parameter for lens in known if isinstance(lens, ParameterLens)]
         parameters = {id(part): name for named in own for name, part in named.items() if name != ALL}
+        with_gradient = {name for named in own for name, part in named.items() if type(part) is GradientGeometry}
+        self.history.facts.gradients_of = None if ALL in with_gradient else sorted(with_gradient)
         self._listen(preprocessors, inspector.pushed, parameters)
         self._first = FirstStep(self, optimizers[0]) if optimizers else None
 

@@ -228,11 +228,12 @@ class NoGradient(Symptom):
 
     def _expected(self, run: RunView, table: Table) -> list[str]:
         """The parameters that should have a gradient, in the order of the model."""
-        ran = set(run.table(signals.OUTPUT).places)
+        ran, measured = set(run.table(signals.OUTPUT).places), run.facts.gradients_of
         return [
             name
             for name, own in run.facts.parameters.items()
             if own.trainable and own.size and (own.layer in ran or name in table.places)
+            if measured is None or name.rpartition(".")[2] in measured
             if name not in run.left_optimizer
         ]
 
