@@ -88,8 +88,8 @@ def test_charts_beside_the_loss_are_no_narrow_towers_over_the_list_of_runs(page,
         sizes = page.run(
             "return [...document.querySelectorAll('.small-charts .chart')].map((e) => [e.offsetWidth, e.offsetHeight])"
         )
-    assert len(sizes) == 6
-    assert all(chart_width > height for chart_width, height in sizes)
+    assert len(sizes) == 6, sizes
+    assert all(chart_width > height for chart_width, height in sizes), sizes
 
 
 @pytest.mark.parametrize("width", [360, pytest.param(1440, marks=pytest.mark.slow)])
