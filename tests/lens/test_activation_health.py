@@ -351,6 +351,28 @@ def test_a_unit_that_is_zero_in_all_batches_but_one_is_not_dead(watch, shown):
 
 
 @pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("act", "dead"),
+    [
+        (torch.tanh, 0),
+        (functional.softsign, 0),
+        (functional.hardtanh, 0),
+        (lambda x: x.clamp(-1, 2), 0),
+        (lambda x: x.clamp(0, 2), 1),
+        (functional.relu, 1),
+        (functional.relu6, 1),
+    ],
+)
+def test_units_that_are_zero_where_their_function_is_steepest_are_not_dead(act, dead, watch, shown):
+    model = Called(act)
+    nn.init.zeros_(model.fc.weight)
+    nn.init.zeros_(model.fc.bias)
+    run(model, [torch.randn(256, 6)], watch)
+    assert shown.values(ZEROS)["fc"]["mean"] == 1
+    assert shown.values(DEAD)["fc"]["mean"] == dead
+
+
 def test_windows_follow_each_other(watch, shown):
     model = with_dead_units(2)
     inspector = run(model, [draw(128, 6, seed=seed) for seed in range(5)], watch)

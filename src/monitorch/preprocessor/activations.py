@@ -248,6 +248,8 @@ class AliveUnits:
 class Activations(CountingStatistics):
     """Zeros, saturation, spread and dead units, of the results of activation functions.
 
+    A function with a lower bound below 0, such as tanh, is steepest near 0: a unit that gives 0 there is not dead.
+
     Args:
         inplace: keep only running moments, instead of every sample.
         record_eval: record evaluation passes too, not only those of training.
@@ -305,7 +307,8 @@ class Activations(CountingStatistics):
             active = active_counts(x, units)
             found = {ZEROS: active, **saturated(x, *bounds), **spreads(x, units)}
         self._gather(name, *found.values(), common=(Parts(x.numel(), tuple(found)),))
-        window = self._note_alive(name, active, step, len(x), x.numel() // len(active))
+        alive = torch.ones_like(active) if bounds[0] < 0 else active
+        window = self._note_alive(name, alive, step, len(x), x.numel() // len(active))
         if window is not None and self.exact_death:
             self._keep_for_all(self._kept, name, window)
         elif window is not None:
@@ -324,6 +327,7 @@ class Activations(CountingStatistics):
     ) -> None:
         """Make the samples of stacked results on the CPU."""
         samples, active = measured_here(x, *common)
+        active = torch.ones_like(active) if common.low is not None and common.low < 0 else active
         names = [name for name, _ in calls]
         for statistic, numbers in samples.items():
             kept.series.add_all([(name, statistic) for name in names], numbers.tolist(), steps)
