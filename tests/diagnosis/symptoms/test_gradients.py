@@ -113,6 +113,17 @@ class TestVanishingGradient:
         told = story().weights(signals.GRADIENT, 10 * ratio, np.full(60, 0.1), np.ones(60)).losses(flat(60))
         assert told.find(VanishingGradient()) == []
 
+    @pytest.mark.parametrize(
+        ("start", "ratio", "is_bad"),
+        [(0.0, 1e-5, False), (3.0, 1e-5, True), (0.0, 5e-4, True)],  # ratio: after 60 steps it is 5e-4
+    )
+    def test_gradients_that_grow_from_nothing_before_a_weight_that_began_at_zero(
+        self, story, flat, start, ratio, is_bad
+    ):
+        told = story().weights(signals.GRADIENT, np.geomspace(ratio, 5e-4, 60), np.full(60, 0.1), np.ones(60))
+        told.losses(flat(60)).weights(signals.WEIGHT, 3.0, [start, 3.0], 3.0, steps=[0, 60])
+        assert len(told.find(VanishingGradient())) == is_bad
+
     def test_it_begins_where_gradients_fall_below_the_limit_not_near_it(self, story, flat):
         ratio = np.where(np.arange(60) < 20, 3e-3, 1e-4)
         told = story().weights(signals.GRADIENT, ratio, np.full(60, 0.1), np.ones(60)).losses(flat(60))

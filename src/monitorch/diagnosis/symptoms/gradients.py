@@ -10,7 +10,7 @@ import numpy as np
 from ...store.types import layer_text
 from .. import remedies, signals
 from ..finding import Finding, Remedy
-from ..history import Mask, Table
+from ..history import Mask, Numbers, Table
 from ..run import FEWEST, RunView, largest, median, nan_median
 from .base import Stretch, Symptom, during, evidence, in_a_row, lasting, points, short, stretches, together
 
@@ -93,6 +93,10 @@ NEARLY_ZERO = 1e-30
 """Gradients smaller than this may underflow to 0 in the next layer."""
 
 
+GROWN = 3.0
+"""A gradient that has become this many times as large grows."""
+
+
 def _gradients(run: RunView) -> Table:
     """The gradient norms of weights, in the order of the model."""
     return run.table(signals.GRADIENT).select(run.weights)
@@ -136,7 +140,7 @@ class VanishingGradient(Symptom):
         is_bad, still_bad = ((ratios < limit) & is_told for limit in (self.ratio, 10 * self.ratio))
         found = {one.place: one for one in lasting(relative, is_bad, still_bad=still_bad)}
         first = found.get(0)
-        if first is None:
+        if first is None or self._opens(run, ratios[:, 0]):
             return
         steepest = nan_median(ratios[-FEWEST:].T)
         level = median(during(Table(table.steps, table.places, np.where(is_bad, ratios, np.nan)), first))
@@ -165,6 +169,12 @@ class VanishingGradient(Symptom):
             shown,
             resolved_at=first.resolved_at,
         )
+
+    def _opens(self, run: RunView, ratios: Numbers) -> bool:
+        """Whether gradients grow from nothing because a weight after them began at 0, as in LoRA."""
+        known = ratios[ratios > 0]
+        is_growing = len(known) > FEWEST and median(known[-FEWEST:]) > GROWN * median(known[:FEWEST])
+        return is_growing and 0.0 in remedies.gains_of_weights(run).values()
 
 
 @dataclass(frozen=True)
