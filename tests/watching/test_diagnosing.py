@@ -106,6 +106,38 @@ def test_a_layer_that_no_optimizer_has(training):
     assert first(watched).id == found.id
 
 
+class PlainList(nn.Module):
+    """Has layers that torch does not know."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.blocks, self.head = nn.Linear(4, 16), [nn.Linear(16, 16)], nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(self.blocks[0](self.stem(x).relu()).relu())
+
+
+@pytest.mark.parametrize("every", [1, 10, None])
+def test_layers_in_a_plain_list(every, training, tmp_path):
+    training.model = PlainList()
+    training.optimizer = torch.optim.Adam(training.model.parameters(), lr=0.01)
+    with training.watch(every=every, folder=tmp_path, run="a") as watched:
+        training.train(40)
+    found = first(watched)
+    assert (found.symptom, found.layer, found.step, found.severity) == ("no_update", None, 1, "warning")
+    assert found.explanation.startswith("blocks.0.weight and another get gradients, but nothing trains or saves them")
+    assert [one.id for one in monitorch.diagnosis.check(tmp_path / "a")] == [one.id for one in watched.findings]
+
+
+def test_layers_in_a_plain_list_that_an_optimizer_has(training):
+    training.model = PlainList()
+    parameters = [*training.model.parameters(), *training.model.blocks[0].parameters()]
+    training.optimizer = torch.optim.Adam(parameters, lr=0.01)
+    with training.watch() as watched:
+        training.train(40)
+    assert watched.findings == []
+
+
 @pytest.mark.parametrize("is_added", [False, True])
 def test_a_layer_that_is_thawed_later_and_that_no_optimizer_has(is_added, training):
     training.model[2].requires_grad_(False)

@@ -235,6 +235,8 @@ class RunFacts:
     """How many targets a step has."""
     loss_shapes: dict[str, list[int]] = field(default_factory=dict)
     """The shapes of the first output and of the first target that have entered the loss."""
+    hidden: list[str] = field(default_factory=list)
+    """Tensors that get gradients although torch does not know them, and that nothing changes."""
     gradients_of: list[str] | None = None
     """The parameters whose gradients are measured, by their names in their layers; None for all."""
     loss_scale: bool = False

@@ -42,6 +42,25 @@ NO_ACTIVATIONS = ("Dropout", "Identity", "Flatten", "Pool", "Upsample", "Pad", "
 SOMETHING_CHANGED = Remedy("Compare data, labels and settings before and after this step, and go back to a checkpoint.")
 """Where what was learned is lost for good."""
 
+REGISTER = Remedy(
+    "Before the optimizer is made, put modules into nn.ModuleList or nn.ModuleDict, and make tensors nn.Parameter."
+)
+"""Where torch does not know what belongs to the model."""
+
+
+def of_hidden(names: Sequence[str]) -> str:
+    """What is wrong with tensors that torch does not know.
+
+    >>> of_hidden(["scale"])[:60]
+    'scale gets a gradient, but nothing trains or saves it: it is '
+    """
+    more = len(names) - 1
+    where = "in a plain list, dictionary or attribute. Torch does not look for parameters there"
+    if not more:
+        return f"{names[0]} gets a gradient, but nothing trains or saves it: it is {where}."
+    others = "another" if more == 1 else f"{more:,} others"
+    return f"{names[0]} and {others} get gradients, but nothing trains or saves them: they are {where}."
+
 
 def gains(run: RunView, *, at_first: bool = True) -> dict[str, float]:
     """The gain of each layer's weights, now or at first, in the order of the model; of several weights the largest.

@@ -27,6 +27,7 @@ from ..engine.optimizers import Owned
 from ..engine.passes import TRAINING_PASSES
 from ..engine.reports import tell
 from ..inspector import PyTorchInspector
+from ..inspector.hidden_parameters import HiddenParameters
 from ..inspector.inspector_state import InspectorState
 from ..inspector.module_tree import named_parameters, walk
 from ..lens.base import Lens
@@ -223,6 +224,7 @@ class LiveDiagnosis:
         self.history.facts.gradients_of = None if ALL in with_gradient else sorted(with_gradient)
         self._listen(preprocessors, inspector.pushed, parameters)
         self._first = FirstStep(self, optimizers[0]) if optimizers else None
+        self._hidden: HiddenParameters | None = None
 
     def _listen(
         self, preprocessors: Iterable[AccumulatingPreprocessor], pushed: ExplicitCall, parameters: Mapping[int, str]
@@ -359,8 +361,17 @@ class LiveDiagnosis:
                 facts.predicted_counts = [int(count) for count in predicted]
         facts.computes_in_half |= any(part.computes_in_half for part in self._spreads)
         self._look_at_parameters()
+        self._look_for_hidden_ones()
         if self._first is not None:
             self._first.deliver()
+
+    def _look_for_hidden_ones(self) -> None:
+        """Tensors that torch does not know of, as they are at the first tick, and whether they are left behind."""
+        model = self._model()
+        if self._hidden is not None:
+            self.history.facts.hidden = self._hidden.left_behind()
+        elif model is not None:
+            self._hidden = HiddenParameters(model)
 
     def _look_at_parameters(self) -> None:
         """Parameters that were frozen may be trained now, and others may have got their shape."""

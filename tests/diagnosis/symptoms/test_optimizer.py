@@ -37,6 +37,22 @@ class TestNoUpdate:
         assert found.explanation == "fc1 gets gradients but does not change. No optimizer has it."
         assert (found.remedy.action, found.remedy.arguments) == ("add_to_optimizer", {"parameters": ["fc1.weight"]})
 
+    @pytest.mark.parametrize(
+        ("hidden", "said"),
+        [
+            (["scale"], "scale gets a gradient, but nothing trains or saves it: it is in a plain list"),
+            (["a", "b"], "a and another get gradients, but nothing trains or saves them: they are in a plain list"),
+            (["a"] * 1201, "a and 1,200 others get gradients"),
+        ],
+    )
+    def test_tensors_that_torch_does_not_know(self, story, hidden, said):
+        told = self.steps(story)
+        told.facts.hidden = hidden
+        found = told.one(NoUpdate())
+        assert (found.layer, found.step, found.severity) == (None, 1, "warning")
+        assert found.explanation.startswith(said)
+        assert "nn.ModuleList" in found.remedy.text
+
     def test_the_first_observed_step_counts_although_nothing_is_known_of_the_one_before(self, story):
         told = self.steps(story, changed=([NAN, 1, 1, 1], [NAN, 0, 0, 0], [NAN, 1, 1, 1]), gradients=([1.0] * 4,) * 3)
         told.facts.parameters["fc1.weight"].optimized = False

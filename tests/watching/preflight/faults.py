@@ -27,6 +27,24 @@ def rate_of_zero():
     return case
 
 
+class PlainList(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Linear(20, 32), nn.Linear(32, 4)
+        self.blocks = [nn.Linear(32, 32) for _ in range(2)]
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x.relu())
+        return self.head(x.relu())
+
+
+def blocks_in_a_list():
+    x = torch.randn(SIZE, 20)
+    return Case(PlainList(), x, classes(x))
+
+
 class Detached(nn.Module):
     def __init__(self):
         super().__init__()
@@ -324,6 +342,7 @@ FAULTS = {
     one.make.__name__: one
     for one in (
         fault(not_in_the_optimizer, "no_update", "2", "add_to_optimizer"),
+        fault(blocks_in_a_list, "no_update"),
         fault(optimizer_of_another_model, "no_update", None, "add_to_optimizer"),
         fault(rate_of_zero, "no_update", None, "set_group_lr"),
         fault(detached, "no_gradient", "b"),

@@ -31,7 +31,13 @@ class NoUpdate(Symptom):
     idle_rate: int = 20
 
     def look(self, run: RunView) -> Iterable[Finding]:
-        """All parameters that stay the same, by layer."""
+        """What torch does not know, and all parameters that stay the same, by layer."""
+        if hidden := run.facts.hidden:
+            text = remedies.of_hidden(hidden)
+            yield self.finding(None, run.facts.since + 1, run.step, "warning", text, remedies.REGISTER, confidence=0.98)
+        yield from self._still(run)
+
+    def _still(self, run: RunView) -> Iterable[Finding]:
         changed = run.table(signals.CHANGED)
         names = [name for name in changed.places if name in run.facts.parameters]
         names = [name for name in names if run.facts.parameters[name].trainable]

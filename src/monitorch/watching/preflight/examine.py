@@ -18,12 +18,13 @@ from ...inspector.module_tree import unwrap
 from .data_checks import check_initial_loss, check_input_scale, check_mixing, check_output
 from .facts import ModelFacts
 from .fit_checks import check_fit
-from .gradient_checks import check_finite, check_gradients, check_optimizer
+from .gradient_checks import check_finite, check_gradients, check_hidden, check_optimizer
 from .layer_checks import check_activations, check_signal, check_symmetry, check_vanishing
 from .report import Preflight, ranked
 
 CHECKS: tuple[Callable[[ModelFacts], Iterator[Finding]], ...] = (
     check_finite,
+    check_hidden,
     check_optimizer,
     check_output,
     check_mixing,

@@ -17,6 +17,7 @@ from ...engine.tensors import pick_tensor, tensors_in
 from ...engine.torch_private import tree_leaves
 from ...errors import MonitorchError, OptionError
 from ...gatherer.activation_gatherer import ActivationLayers
+from ...inspector.hidden_parameters import hidden_parameters
 from ...inspector.model_copy import ModelCopy, fresh
 from ...inspector.module_tree import walk
 from ...lens.module_distinction import isactivation
@@ -102,6 +103,8 @@ class FirstPass:
     layer_of: dict[str, str] = field(default_factory=dict)
     """The layer that a parameter belongs to, by the name of the parameter."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
+    hidden: list[str] = field(default_factory=list)
+    """Tensors that get a gradient, although torch does not know that they belong to the model."""
 
     @property
     def trained(self) -> dict[str, nn.Parameter]:
@@ -113,6 +116,9 @@ def first_pass(twin: ModelCopy, batch: tuple[Any, Any]) -> FirstPass:
     """Run a copy forward and backward."""
     seen, (inputs, targets) = FirstPass(), fresh(batch)
     twin.zero_grad()
+    hidden = hidden_parameters(twin.model)
+    for own in hidden.values():
+        own.grad = None
     with _Watching(twin.model, inputs, seen) as watching:
         output = _explained(lambda: twin.call(inputs), "the model", _HOW_TO_CALL)
     watching.finish(output)
@@ -130,6 +136,7 @@ def first_pass(twin: ModelCopy, batch: tuple[Any, Any]) -> FirstPass:
     seen.gradients = {
         name: own.grad.detach().to_dense().clone() for name, own in seen.parameters.items() if own.grad is not None
     }
+    seen.hidden = [name for name, own in hidden.items() if own.grad is not None]
     return seen
 
 

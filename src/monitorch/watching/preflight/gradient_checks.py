@@ -8,9 +8,10 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
-from ...diagnosis import Finding, Remedy
+from ...diagnosis import Finding, Remedy, remedies
 from ...engine.optimizers import Owned
 from ...engine.torch_private import tree_leaves
+from ...inspector.hidden_parameters import hidden_parameters
 from ...store.types import ERROR, INFO, WARNING, layer_text
 from .batch_fit import DEFAULT_RATE
 from .facts import ModelFacts
@@ -113,6 +114,14 @@ def _lacking(facts: ModelFacts, lacking: list[str]) -> Iterator[Finding]:
         text = f"The loss of this batch does not depend on {listed(unused)}. That is fine if it is intended."
         remedy = Remedy("None, if that is intended; otherwise use its output in the loss.")
         yield finding("no_gradient", INFO, _common_layer(facts, unused), text, remedy)
+
+
+def check_hidden(facts: ModelFacts) -> Iterator[Finding]:
+    """Find parameters that torch does not know."""
+    owned, own = Owned(*facts.optimizers), hidden_parameters(facts.model)
+    lost = [name for name in facts.first.hidden if name in own and own[name] not in owned]
+    if lost:
+        yield finding("no_update", WARNING, None, remedies.of_hidden(lost), remedies.REGISTER)
 
 
 def check_optimizer(facts: ModelFacts) -> Iterator[Finding]:
