@@ -147,10 +147,12 @@ def test_a_broken_matrix_does_not_spoil_later_samples(broken):
     assert means(spectrum) == {statistic: pytest.approx(number, rel=1e-6) for statistic, number in expected.items()}
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (0, 3), (3, 0)])
-def test_what_is_no_matrix_is_left_out(shape):
+@pytest.mark.parametrize(
+    ("shape", "device"), [((), "cpu"), ((3,), "cpu"), ((0, 3), "cpu"), ((3, 0), "cpu"), ((2, 3), "meta")]
+)
+def test_what_is_no_matrix_of_numbers_is_left_out(shape, device):
     spectrum = Spectrum("weight", iterations=2, largest_svd=2)
-    spectrum.process_parameter("layer", torch.ones(shape))
+    spectrum.process_parameter("layer", torch.ones(shape, device=device))
     assert spectrum.value == {}
 
 

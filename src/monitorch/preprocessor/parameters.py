@@ -39,14 +39,13 @@ class ParameterStatistics(SeparateStatistics, AbstractModulePreprocessor):
         """Take the module's parameters as they are now."""
         for attr in self.attrs_:
             parameter = find_parameter(module, attr)
-            if parameter is not None and not parameter.is_meta:  # there are no numbers in it
+            if parameter is not None:
                 self._measure((name, attr), parameter.detach())
 
     @torch.no_grad()
     def process_parameter(self, name: str, parameter: Tensor) -> None:
         """Take one parameter as it is now, under the first of the names."""
-        if not parameter.is_meta:
-            self._measure((name, self.attrs_[0]), parameter.detach())
+        self._measure((name, self.attrs_[0]), parameter.detach())
 
     @abstractmethod
     def _measure(self, key: tuple[str, str], parameter: Tensor) -> None:
@@ -95,7 +94,7 @@ class ParameterCond(ParameterStatistics):
     """
 
     def _measure(self, key: tuple[str, str], parameter: Tensor) -> None:
-        if parameter.dim() < 2 or not parameter.numel():
+        if parameter.dim() < 2 or not parameter.numel() or parameter.is_meta:
             return
         if is_distributed(parameter):
             raise SkippedSample("no process has the whole matrix, and a condition number needs it")

@@ -41,7 +41,7 @@ class Spectrum(ParameterStatistics):
         self._vectors: dict[str, Tensor] = {}
 
     def _measure(self, key: tuple[str, str], parameter: Tensor) -> None:
-        if parameter.dim() < 2 or not parameter.numel():
+        if parameter.dim() < 2 or not parameter.numel() or parameter.is_meta:
             return
         if is_distributed(parameter):
             raise SkippedSample("no process has the whole matrix, and singular values need it")
