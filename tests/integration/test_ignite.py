@@ -1,5 +1,6 @@
 """The handler for Ignite: its numbers are those of the engines, and these do what they do without it."""
 
+import copy
 import json
 import logging
 import subprocess
@@ -76,7 +77,7 @@ class Training:
 
     def handler(self, folder, **options):
         scaler = {} if self.scaler is None else {"grad_scaler": self.scaler}
-        made = MonitorchHandler(self.model, self.optimizer, folder=folder, **EVERY_STEP, **scaler, **options)
+        made = MonitorchHandler(self.model, self.optimizer, folder=folder, **{**EVERY_STEP, **scaler, **options})
         made.attach(self.trainer, self.evaluators["val"], train=self.evaluators["train"])
         return made
 
@@ -194,6 +195,25 @@ def test_a_trainer_that_runs_again_goes_on_or_begins_a_new_run(tmp_path):
     training.trainer.state.max_epochs = None  # it begins again
     training.run(1)
     assert sorted(one.last_step for one in list_runs(tmp_path)) == [6, 12]
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_what_waits_for_its_tick_when_the_position_is_saved_is_shown_once(is_new, tmp_path):
+    first = Training()
+    handler, kept = first.handler(tmp_path, run="one", tick_every=4), []
+    first.trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: kept.append(copy.deepcopy(handler.state_dict())))
+    first.run(1)
+    second = first
+    if is_new:
+        second = Training()
+        second.steps = 6
+        second.trainer.load_state_dict(first.trainer.state_dict())
+        second.handler(tmp_path, run="other", tick_every=4).load_state_dict(kept[0])
+    second.run(2)
+    evaluations = dict.fromkeys([*evaluated(first, "val", 2), *evaluated(second, "val", 2)])
+    with open_run(tmp_path / "one") as run:
+        assert [step for step, _ in line(run, "Loss/train_loss mean")] == [4, 6, 10, 12]
+        same(line(run, "Loss/val_loss mean"), list(evaluations))
 
 
 def test_without_a_saved_position_steps_are_counted_on_from_the_iterations(tmp_path):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..engine.reports import tell
 from ..errors import MissingExtraError, OptionError
 from ..watching.model_watch import Watch, check_options
-from .position import Position, begin, position_of, validation_loss_in
+from .position import Position, begin, settled_position_of, validation_loss_in
 
 try:
     from ignite.engine import Engine, Events
@@ -104,7 +104,7 @@ class MonitorchHandler:
         if self._open is None:
             return self._loaded or self._left
         try:
-            return position_of(self._open)
+            return settled_position_of(self._open)
         except Exception as error:
             tell(self._open.inspector.state, "saving the position of the run", error)
             return {}

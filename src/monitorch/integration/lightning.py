@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..engine.ranks import several_processes
 from ..engine.reports import tell
 from ..errors import MissingExtraError
 from ..watching.model_watch import Watch, failure_in
-from .position import Position, begin, check_callback_options, position_of, validation_loss_in
+from .position import Position, begin, check_callback_options, settled_position_of, validation_loss_in
 
 
 def _callback_class() -> type[Any]:
@@ -176,13 +175,10 @@ class MonitorchCallback(Callback):
         """The position of the run, for a checkpoint."""
         if self._open is None:
             return self._saved
-        state = self._open.inspector.state
         try:
-            if state.is_between_steps and not several_processes():
-                self._open.tick()  # what is still waiting for its tick would be shown twice by the resumed run
-            self._saved = position_of(self._open)
+            self._saved = settled_position_of(self._open)
         except Exception as error:
-            tell(state, "saving the position of the run", error)
+            tell(self._open.inspector.state, "saving the position of the run", error)
         return self._saved
 
     def load_state_dict(self, state_dict: Position) -> None:

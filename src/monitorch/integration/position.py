@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..engine.ranks import several_processes
 from ..errors import OptionError, UnsupportedModelError, warn
 from ..watching.model_watch import Watch, check_options, watch
 
@@ -36,6 +37,13 @@ def validation_loss_in(names: Iterable[str], chosen: str | None) -> str:
 def position_of(watched: Watch) -> Position:
     """What goes into a checkpoint."""
     return {"run": watched.run, "watch": watched.state_dict()}
+
+
+def settled_position_of(watched: Watch) -> Position:
+    """The same, after a tick: what is still waiting for its tick would be shown twice by the resumed run."""
+    if watched.inspector.state.is_between_steps and not several_processes():
+        watched.tick()
+    return position_of(watched)
 
 
 def begin(
