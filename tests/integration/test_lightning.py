@@ -502,7 +502,7 @@ def test_a_run_goes_on_from_a_checkpoint(fails, tmp_path):
     start = {name: value.clone() for name, value in whole.state_dict().items()}
     fit(whole, tmp_path, epochs=4)
     parts, options = (
-        [failing(8, raise_error) if fails else Regression(), Regression()],
+        [failing(8, raise_error), failing(1000, raise_error)] if fails else [Regression(), Regression()],
         EVERY_STEP | {"folder": tmp_path / "runs"},
     )
     for place, model in enumerate(parts):
