@@ -150,13 +150,14 @@ def _chosen(run: Run, options: argparse.Namespace) -> dict[tuple[str, str], Choi
 def _only(here: dict[tuple[str, str], Choice], there: dict[tuple[str, str], Choice]) -> dict[str, list[str]]:
     """Lenses, statistics and layers that only this run has, of the model or of one lens."""
     lenses = {lens for lens, _ in there}
-    layers = {layer for choice in there.values() for layer in choice.layers}
+    known = {key: set(choice.layers) for key, choice in there.items()}
+    layers = {layer for own in known.values() for layer in own}
     missing = [
         (lens, layer)
         for (lens, name), choice in here.items()
-        if (lens, name) in there
+        if (lens, name) in known
         for layer in choice.layers
-        if layer not in there[lens, name].layers
+        if layer not in known[lens, name]
     ]
     return {
         "lenses": list(dict.fromkeys(lens for lens, _ in here if lens not in lenses)),
@@ -168,7 +169,8 @@ def _only(here: dict[tuple[str, str], Choice], there: dict[tuple[str, str], Choi
 
 
 def _compare(a: Run, b: Run, ours: Choice, theirs: Choice, tolerance: float) -> tuple[StatisticDifference, Ticks]:
-    shared = [layer for layer in ours.layers if layer in set(theirs.layers)]
+    known = set(theirs.layers)
+    shared = [layer for layer in ours.layers if layer in known]
     compared = beyond = 0
     firsts: list[Parting] = []
     largest: list[Parting] = []
