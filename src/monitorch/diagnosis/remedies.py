@@ -85,10 +85,15 @@ def gains_of_weights(run: RunView, *, at_first: bool = True) -> dict[str, float]
     if not table or (at_first and not run.saw_the_start):
         return found
     for name in table.places:
-        known, shape = table.column(name)[np.isfinite(table.column(name))], run.facts.parameters[name].shape
+        known = table.column(name)[np.isfinite(table.column(name))]
         if len(known):
-            found[name] = float(known[0 if at_first else -1]) / math.sqrt(run.size(name) / math.prod(shape[1:]))
+            found[name] = float(known[0 if at_first else -1]) / root_of_rows(run, name)
     return found
+
+
+def root_of_rows(run: RunView, weight: str) -> float:
+    """The norm of a weight divided by this is its gain."""
+    return math.sqrt(run.size(weight) / math.prod(run.facts.parameters[weight].shape[1:]))
 
 
 def feeding(run: RunView, activation: str) -> list[str]:

@@ -251,6 +251,19 @@ def rolling_median(values: Numbers, window: int = FEWEST) -> Numbers:
     return found
 
 
+def filled(values: Numbers) -> Numbers:
+    """In each column, NaN becomes the known number before it, or the first one where there is none before.
+
+    >>> filled(np.array([[np.nan], [1.0], [np.nan], [2.0]]))[:, 0]
+    array([1., 1., 1., 2.])
+    """
+    rows = np.arange(len(values))[:, None]
+    known = np.isfinite(values)
+    last = np.maximum.accumulate(np.where(known, rows, -1), axis=0)
+    found: Numbers = np.take_along_axis(values, np.where(last < 0, known.argmax(axis=0), last), axis=0)
+    return found
+
+
 def nan_median(values: Numbers) -> Numbers:
     """The median over the last axis, of those that are known; NaN where there is none."""
     if not values.shape[-1]:

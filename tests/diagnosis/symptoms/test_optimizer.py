@@ -273,6 +273,12 @@ class TestStepTooLarge:
         told.add(signals.WEIGHT, [0, 50, 100], words__weight=[1.0, 4.0, 5.0], others__weight=[0.0, 4.0, 5.0])
         assert told.find(StepTooLarge()) == []
 
+    @pytest.mark.parametrize(("last", "steps"), [(0.4, []), (0.72, [31])])
+    def test_weights_that_began_small_count_in_full_once_they_have_grown(self, last, steps, story, flat):
+        told = story().losses(flat(50)).weights(signals.UPDATE_RATIO, *[np.full(50, 0.15)] * 3)
+        told.weights(signals.WEIGHT, *[[0.09, 0.18, 0.36, last]] * 3, steps=[0, 10, 20, 30])
+        assert [one.step for one in told.find(StepTooLarge())] == steps
+
     def test_a_weight_that_begins_at_zero_may_grow_beside_another_of_its_layer(self, story, flat):
         told = story({"fc": "Linear"}).losses(flat(100))
         for name, layer in (("fc.a", "fc"), ("fc.b", "fc"), ("token", "")):  # a correction of low rank, a class token

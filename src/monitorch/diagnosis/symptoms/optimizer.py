@@ -1,7 +1,7 @@
 """What goes wrong in optimizer steps: parameters that do not move, old gradients, steps of the wrong size."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ import numpy as np
 from .. import remedies, signals
 from ..finding import Finding, Remedy
 from ..history import Mask, Numbers, Steps, Table
-from ..run import ABSOLUTE, EARLY, FEWEST, SHORT, SQUARED, RunView, largest, median, nan_median, rolling_median
+from ..run import ABSOLUTE, EARLY, FEWEST, SHORT, SQUARED, RunView, filled, largest, median, nan_median, rolling_median
 from .base import Symptom, evidence, in_a_row, lasting, part_of, points, share, short, stretches, together
 
 
@@ -247,20 +247,26 @@ class StepTooLarge(Symptom):
         return (table.places[place], float(row[place])) if is_far_beyond else None
 
     def _sizes(self, run: RunView) -> Table:
-        """Update ratios; a weight that began far smaller than usual counts as one of usual size."""
+        """Update ratios; a weight that is far smaller than usual counts as one of usual size."""
         table = _ratios(run)
-        return Table(table.steps, table.places, table.values * self._shares(run, table.places))
+        return Table(table.steps, table.places, table.values * self._shares(run, table.places, table.steps))
 
-    def _shares(self, run: RunView, names: Iterable[str]) -> Numbers:
-        """How large weights were at first, as shares of a small usual one, and 1 at most."""
-        gains = remedies.gains_of_weights(run)
-        return np.array([min(gains.get(name, math.inf) / remedies.SMALL_GAIN, 1.0) for name in names])
+    def _shares(self, run: RunView, names: Sequence[str], steps: Steps) -> Numbers:
+        """How large weights were before these steps, as shares of a small usual one, and 1 at most."""
+        table = run.table(signals.WEIGHT)
+        if not table or not run.saw_the_start:
+            return np.ones((len(steps), len(names)))
+        norms = filled(table.at(table.steps, names))[np.maximum(np.searchsorted(table.steps, steps) - 1, 0)]
+        shares = norms / [remedies.SMALL_GAIN * remedies.root_of_rows(run, name) for name in names]
+        return np.where(np.isfinite(shares), np.minimum(shares, 1.0), 1.0)
 
     def _end(self, run: RunView, table: Table, detected_at: int) -> int | None:
         """The step since which updates are small again, other than because weights have grown; None if they are not."""
         weights = run.table(signals.WEIGHT).select(run.weights)
         with np.errstate(all="ignore"):  # NaN if norms are not known
-            growth = median(weights.values[-1:] / weights.values[:1] * self._shares(run, weights.places))
+            growth = median(
+                weights.values[-1:] / weights.values[:1] * self._shares(run, weights.places, weights.steps[:1])
+            )
         if not median(nan_median(table.values[-FEWEST:])) < self.ratio or not growth < MUCH_GROWTH:
             return None
         after = np.flatnonzero(self._are_large(run, table) | (table.steps <= detected_at))
@@ -298,7 +304,7 @@ class StepTooLarge(Symptom):
         apart = np.diff(table.steps)[:, None]
         with np.errstate(all="ignore"):
             ratios = np.abs(np.diff(table.values, axis=0)) / table.values[:-1] / np.maximum(apart, FEWEST)
-        ratios = ratios * self._shares(run, table.places)
+        ratios = ratios * self._shares(run, table.places, table.steps[1:])
         part = np.mean(np.where(np.isfinite(ratios), ratios > self.ratio, 0.0), axis=1)
         for row in np.flatnonzero(part >= self.layers).tolist():
             begin, end = int(table.steps[row]), int(table.steps[row + 1])
