@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ import numpy as np
 
 from ..errors import MissingExtraError, OptionError
 from ..store import WHOLE_RUN
+from ..store.whole_file import whole_file
 from ..visualizer.scalar_name import OVER_LAYERS, scalar_name
 from .export_tables import Piece
 from .wording import printable
@@ -46,26 +46,15 @@ def open_sink(kind: str, out: str) -> Iterator[Sink]:
     if path.exists():
         raise OptionError(f"{out!r} exists already: choose another -o, or remove it first")
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    sink = None
-    try:
+    with whole_file(path) as part:
         sink = _SINKS[kind](part)
-        yield sink
-        sink.close()
-        part.replace(path)
-    except BaseException:
-        with suppress(Exception):  # a disk that is full fails again
-            if sink is not None:
+        try:
+            yield sink
+        except BaseException:
+            with suppress(Exception):  # a disk that is full fails again
                 sink.close()
-        _discard(part)
-        raise
-
-
-def _discard(part: Path) -> None:
-    with suppress(OSError):
-        for file in part.iterdir() if part.is_dir() else ():
-            file.unlink()
-        part.rmdir() if part.is_dir() else part.unlink()
+            raise
+        sink.close()
 
 
 class CsvSink:

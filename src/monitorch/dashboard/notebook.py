@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from ..errors import OptionError
 from ..store import Run, open_run
+from ..store.whole_file import whole_file
 from .report import FEWEST_COLUMNS, page
 from .windows import HIGHEST_RESOLUTION
 
@@ -34,7 +35,8 @@ class Report:
         """Write the page to a file, in a folder that is made if needed."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.html, encoding="utf-8", errors="backslashreplace")  # names of files may not be Unicode
+        with whole_file(path) as part:
+            part.write_text(self.html, encoding="utf-8", errors="backslashreplace")  # names of files may not be Unicode
         return path
 
     def __repr__(self) -> str:

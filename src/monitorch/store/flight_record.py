@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..errors import StoreError
 from .run_list import numbered
 from .types import FilePath
+from .whole_file import whole_file
 
 VERSION = 1
 PREFIX, SUFFIX = "flight", ".npz"
@@ -79,15 +80,10 @@ def write_flight_record(folder: Path, record: FlightRecord) -> Path:
     arrays: dict[str, Any] = {"steps": record.steps, "places": places, "rows": record.rows}
     arrays |= {f"{NORMS}{name}": np.array(value) for name, value in record.norms._asdict().items()}
     path = next(path for name in numbered(first) if not (path := folder / f"{name}{SUFFIX}").exists())
-    unfinished = path.with_suffix(".part")
-    try:
-        with unfinished.open("wb") as file:
-            np.savez_compressed(file, facts=np.array(described), **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole_file(path) as part, part.open("wb") as file:
+        np.savez_compressed(file, facts=np.array(described), **arrays)
+        file.flush()
+        os.fsync(file.fileno())
     return path
 
 
