@@ -439,6 +439,24 @@ def test_a_resumed_run_goes_on_where_its_checkpoint_was(training, folder):
     assert means == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("more", [0, 9])
+def test_an_evaluation_before_a_checkpoint_is_shown_once(more, training, folder):
+    with training.watch(run="one", tick_every=10) as watched:
+        training.run(0, 13)
+        watched.push_loss(0.5, train=False)
+        watched.log(accuracy=0.7)
+        saved = watched.state_dict()
+        watched.log(late=1.0)
+        training.run(13, 13 + more)
+    again = Training()
+    with again.watch(run="one", tick_every=10, resume=True) as watched:
+        watched.load_state_dict(saved)
+        again.run(13, 24)
+    with open_run(folder / "one") as run:
+        for name in ("Loss/val_loss", "Logged/accuracy", "Logged/late"):
+            assert run.series("run", f"{name} mean", "run").axis.step.tolist() == [13]
+
+
 def test_a_run_resumed_without_a_checkpoint_counts_on(training, folder, capsys):
     for first in (0, 8):
         with training.watch(run="more", tick_every=4, resume=first > 0):

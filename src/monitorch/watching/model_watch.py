@@ -470,8 +470,11 @@ class Watch(DisplaysRun):
     def state_dict(self) -> dict[str, Any]:
         """The position of the run; save it with your checkpoint."""
         self.inspector.complete_step()
-        if self._waits_for_reports and self._is_due and not (self._is_joint or self._closed):
+        reported = self.inspector.state.reported
+        is_complete = bool(reported - {TRAINING_LOSS}) or (self._waits_for_reports and self._is_due)
+        if is_complete and not (self._is_joint or self._closed):
             self._complete_step()  # otherwise both this run and the resumed one would show it
+            reported.clear()
         own = {name: getattr(self, f"_{name}") for name in COUNTS}
         return {"inspector": self.inspector.state_dict(), "reported_before": sorted(self._reported_before), **own}
 
