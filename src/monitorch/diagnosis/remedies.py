@@ -51,8 +51,8 @@ REGISTER = Remedy(
 def of_hidden(names: Sequence[str]) -> str:
     """What is wrong with tensors that torch does not know.
 
-    >>> of_hidden(["scale"])[:60]
-    'scale gets a gradient, but nothing trains or saves it: it is '
+    >>> of_hidden(["scale"]).partition(":")[0]
+    'scale gets a gradient, but nothing trains or saves it'
     """
     more = len(names) - 1
     where = "in a plain list, dictionary or attribute. Torch does not look for parameters there"

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ..store.types import shown_name
 from .names import cells, padded, printable, shortened
 
 
@@ -67,6 +66,8 @@ def table_text(labels: Sequence[str], columns: Mapping[TableColumn, Mapping[str,
     Columns of one group stay together. A block leaves out rows that are empty in it. Control codes in names are
     escaped.
     """
+    from ..store.types import shown_name  # not earlier: it loads NumPy, and a command begins without
+
     shown = shortened([printable(shown_name(label)) for label in labels], max(width // 3, _LEAST_LABEL), _CUT)
     row_names = _flush_left(["", "layer", *shown])
     groups: dict[str, list[Box]] = {}
