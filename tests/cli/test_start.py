@@ -58,7 +58,7 @@ def test_importing_the_command_line_loads_nothing_large(python):
         slow(["check", "c"], 2),
         slow(["show", "a", "--lens", "xyz"], 2),
         slow(["show", "a", "--fly"], 2),
-        slow(["show", "a", "--rank", "7"], 1),
+        slow(["show", "a", "--rank", "7"], 2),
     ],
 )
 def test_exit_codes(python, folder, arguments, code):
