@@ -12,6 +12,7 @@ from monitorch import lens as lenses
 from monitorch.gatherer import BackwardGatherer, FeedForwardGatherer
 from monitorch.inspector.cadence import Phase
 from monitorch.preprocessor import OutputActivation, OutputGradientGeometry, OutputNorm
+from tests.cut import Cut
 
 
 def norm(**options):
@@ -247,15 +248,6 @@ def test_a_pass_without_numbers_is_not_recorded_and_interrupts_nothing(linear, f
 
 
 def test_a_function_of_the_user_may_have_no_gradient_for_an_output(linear, backward):
-    class Cut(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return None
-
     gradients = geometry()
     backward(gradients)
     Cut.apply(linear(torch.ones(1, 3))).sum().backward()

@@ -9,6 +9,7 @@ from torch import nn
 from monitorch import PyTorchInspector
 from monitorch.engine.parameter_facts import Facts
 from monitorch.lens import ParameterFacts
+from tests.cut import Cut
 from tests.numerical import checksum_oracle
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
@@ -162,16 +163,6 @@ def test_a_parameter_that_no_pass_reaches_says_nothing_about_its_gradient():
     assert told.of("0.weight", "was_empty") == [None] * 3
     assert told.of("0.weight", "changed") == [None, 0, 0]
     assert told.of("0.bias", "changed") == [None, 1, 1]
-
-
-class Cut(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return None
 
 
 def test_nor_does_one_that_a_function_of_the_user_has_no_gradient_for():

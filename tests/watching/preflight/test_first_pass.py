@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from monitorch.inspector.model_copy import copied
 from monitorch.watching.preflight.first_pass import first_pass
+from tests.cut import Cut
 
 from .models import Convolutional, classes, layers
 
@@ -162,16 +163,6 @@ def test_tied_and_frozen_parameters():
     assert "2.weight" not in seen.parameters
     assert "0.bias" not in seen.trained
     assert "0.bias" not in seen.gradients
-
-
-class Cut(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return None
 
 
 class Half(nn.Module):
