@@ -87,7 +87,7 @@ function axesOf(chart, unit) {
     },
     {
       ...common,
-      size: (_, texts) => Math.max(fitting(texts), chart.isAlone ? 0 : AXIS_PIXELS.usual),
+      size: (_, texts) => labelRoom(chart, texts),
       gap: 4,
       label: (plot) => fittingName(plot, chart.name.title),
       labelFont: `11px ${cssColour("--sans")}`,
@@ -116,11 +116,13 @@ export function splitsOf(kind, unit) {
 /**
  * The room that labels take. Charts below each other align their axes where that is enough; a chart beside others need
  * not.
+ * @param {Chart} chart
  * @param {(string | null)[] | null} texts
  */
-function fitting(texts) {
+function labelRoom(chart, texts) {
   const letters = Math.max(...(texts ?? []).map((text) => text?.length ?? 0), 0);
-  return Math.max(Math.ceil(letters * AXIS_PIXELS.letter) + 8, AXIS_PIXELS.least);
+  const least = chart.isAlone ? AXIS_PIXELS.least : AXIS_PIXELS.usual;
+  return Math.max(Math.ceil(letters * AXIS_PIXELS.letter) + 8, least);
 }
 
 /**
@@ -132,7 +134,7 @@ function fitting(texts) {
  * @param {string[]} labels
  */
 function touchesName(chart, plot, label, place, labels) {
-  const room = AXIS_PIXELS.name + Math.max(fitting(labels), chart.isAlone ? 0 : AXIS_PIXELS.usual);
+  const room = AXIS_PIXELS.name + labelRoom(chart, labels);
   const isWide = (label.length + chart.app.axisName.length + 1) * AXIS_PIXELS.letter > room;
   return isWide && plot.bbox.height / devicePixelRatio - plot.valToPos(place, "y") < HALF_LABEL;
 }
