@@ -4,6 +4,7 @@ import statistics
 
 import numpy as np
 import pytest
+import torch
 
 from monitorch.inspector import step_clock
 from monitorch.inspector.step_clock import (
@@ -371,6 +372,28 @@ def test_what_hooks_of_idle_steps_cost_is_measured_on_the_device(on_device, idle
         device.done = device.submitted
     assert clock.usual(IDLE) == 1.0 + on_device - min(on_device, (1.0 + on_device) / 2)
     assert (clock.idle_share, clock.host_share) == (idle, host)
+
+
+def test_time_that_the_events_themselves_take_does_not_make_hooks_seem_cheap(device, monkeypatch):
+    time, event = Time(), device.event
+
+    def dear_event(enable_timing):
+        time.now += 3.0
+        device.submitted += 3.0  # the device has nothing else to do, and waits for the host
+        return event(enable_timing)
+
+    monkeypatch.setattr(torch.cuda, "Event", dear_event)
+    clock = StepClock("cuda", clock=time)
+    for _ in range(5):
+        clock.mark(with_hooks=True)
+        begin = clock.enter()
+        time.now += 2.0
+        device.submitted += 2.0
+        clock.leave(begin)
+        end_on(device, clock, 10.0)
+        device.done = device.submitted
+    assert clock.usual(IDLE) is not None  # reads what is there
+    assert clock.idle_share == 1.0
 
 
 def test_an_idle_step_on_a_device_counts_without_what_it_noticed_of_hooks(device):

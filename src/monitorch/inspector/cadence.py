@@ -31,7 +31,7 @@ GIFT, GIFT_EVERY = 2.0, 600.0
 """Extra seconds of observing granted when something unusual happens, and the shortest time between two grants."""
 
 UNAGREED = 16  # steps after which processes observe half as often, and again after twice as many, until they agree
-MEASURED = 16  # on CUDA, one idle step in this many is measured
+MEASURED = 64  # on CUDA, one idle step in this many is measured, which takes the host as long as several others
 REMEMBERED = 4  # steps whose phase is remembered
 ASKED = 64  # size of the cache for the user's function
 LARGEST = 10_000

@@ -118,8 +118,8 @@ class StepClock:
         self._quiet_steps = 0
         self._in_quiet_hooks: deque[float] = deque(maxlen=KEPT)
         self._on_device: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
-        self._spans: list[tuple[Any, Any]] | None = None
-        self._spans_pending: deque[tuple[Phase, list[tuple[Any, Any]], float]] = deque(maxlen=KEPT)
+        self._spans: list[tuple[Any, Any, float]] | None = None
+        self._spans_pending: deque[tuple[Phase, list[tuple[Any, Any, float]]]] = deque(maxlen=KEPT)
         self._untimed = 0
         self._pauses: deque[Pause] = deque(maxlen=KEPT)
         self._shares: deque[float] = deque(maxlen=PAUSES)
@@ -156,7 +156,7 @@ class StepClock:
         if self._to_skip[phase]:
             self._to_skip[phase] -= 1
         elif began is not None and self._began is not None:
-            self._time_hooks(phase, spent)
+            self._time_hooks(phase)
             if self._device is None:
                 self._keep(phase, self._began - began, spent)
             else:
@@ -205,15 +205,15 @@ class StepClock:
         self._entered = begin = self._clock()
         if self._spans is None or torch.cuda.is_current_stream_capturing():
             return begin
-        return begin, self._event()
+        return begin, self._event(), self._clock()
 
     def leave(self, begin: Any) -> None:
         """A hook ends."""
         self.is_in_hook = False
         if isinstance(begin, tuple):
-            begin, event = begin
+            begin, event, then = begin
             if self._spans is not None:
-                self._spans.append((event, self._event()))
+                self._spans.append((event, self._event(), self._clock() - then))
         self.spent += self._clock() - max(begin, self._ended)
 
     def leave_out(self, seconds: float) -> None:
@@ -349,12 +349,12 @@ class StepClock:
             self._calm = KEPT
         self._idle.append(seconds)
 
-    def _time_hooks(self, phase: Phase, spent: float) -> None:
+    def _time_hooks(self, phase: Phase) -> None:
         """Time hooks on the device: in some idle steps, or in some observed ones while there are no idle ones."""
         if self._device is None:
             return
         if self._spans:
-            self._spans_pending.append((phase, self._spans, spent))
+            self._spans_pending.append((phase, self._spans))
         self._spans = None
         if not self._idle:
             self._untimed += 1
@@ -369,11 +369,13 @@ class StepClock:
     def _read_events(self) -> None:
         if not (self._spans_pending or self._pauses or self._pending) or torch.cuda.is_current_stream_capturing():
             return  # querying an event would end a graph capture
-        while self._spans_pending and all(end.query() for _, end in self._spans_pending[0][1]):
-            phase, spans, spent = self._spans_pending.popleft()
-            self._on_device[phase].append(sum(begin.elapsed_time(end) for begin, end in spans) / 1000)
-            if phase == Phase.IDLE and spent > 0:
-                self._hook_shares.append(self._on_device[phase][-1] / spent)
+        while self._spans_pending and all(end.query() for _, end, _ in self._spans_pending[0][1]):
+            phase, spans = self._spans_pending.popleft()
+            on_device = sum(begin.elapsed_time(end) for begin, end, _ in spans) / 1000
+            on_host = sum(seconds for *_, seconds in spans)  # between the same events, which take time themselves
+            self._on_device[phase].append(on_device)
+            if phase == Phase.IDLE and on_host > 0:
+                self._hook_shares.append(on_device / on_host)
         while self._pauses and self._pauses[0].has_passed():
             pause = self._pauses.popleft()
             self._shares.append((pause.noticed or 0.0) / pause.seconds if pause.seconds > 0 else 1.0)
