@@ -73,3 +73,9 @@ class Failing(Odd):
 def test_a_symptom_that_fails_says_nothing_about_what_it_found_before(story, falling, at):
     told = story().losses(falling(80)).history
     assert diagnose(told, [Failing()], at(50, Odd()), lambda symptom, error: None) == []
+
+
+def test_others_may_run_before_each_symptom(story, falling):
+    rests = []
+    diagnose(story().losses(falling(50)).history, [Odd(), NOTHING], rest=lambda: rests.append(1))
+    assert len(rests) == 2

@@ -10,6 +10,7 @@ from monitorch.inspector import inspector_state
 from monitorch.inspector.cadence import CHECK_STEPS, Cadence, Phase
 from monitorch.inspector.hook_call import HookCall
 from monitorch.inspector.inspector_state import InspectorState
+from monitorch.inspector.tick_finisher import REST
 from tests.inspector.fake_time import FakeDevice, Time
 
 IDLE, BASELINE, OBSERVE = Phase
@@ -162,9 +163,13 @@ class Simulation:
         self.state.tick()
         self.state.end_tick(begin, self.prices.store)
         self.cadence.clock.leave(hook)
-        self.pass_time(self.prices.store)
+        self.store()
         self.cadence.clock.mark()
         self.ticked_at = self.time.now
+
+    def store(self) -> None:
+        """Another thread finishes a tick, and stops this one meanwhile."""
+        self.pass_time(self.prices.store)
 
     def in_hook(self, seconds: float) -> None:
         if seconds:
@@ -221,7 +226,7 @@ class DeviceBehind(Simulation):
     ahead: float = 0.0
 
     def __post_init__(self) -> None:
-        self.free_at = 0.0
+        self.free_at = self.left_to_store = 0.0
         super().__post_init__()
 
     @property
@@ -229,9 +234,15 @@ class DeviceBehind(Simulation):
         """Until the device has done all that it was given."""
         return max(self.time.now, self.free_at) - self.began - self.left_out
 
+    def store(self) -> None:
+        """The other thread takes its time."""
+        self.left_to_store += self.prices.store
+
     def train(self, seconds: float) -> None:
         for _ in range(PARTS):
-            self.pass_time(self.host / PARTS)
+            stopped = min(self.left_to_store, self.host / PARTS / REST)
+            self.left_to_store -= stopped
+            self.pass_time(self.host / PARTS + stopped)
             self.free_at = max(self.free_at, self.time.now) + seconds / PARTS
             self.pass_time(max(0.0, self.free_at - self.ahead - self.time.now))
 

@@ -273,3 +273,12 @@ def test_with_several_processes_only_those_that_tick_alone_close_ticks_early(mon
     state.per_rank = True
     state.close_tick_soon()
     assert state.tick_time == -math.inf
+
+
+@pytest.mark.parametrize(("device", "rests"), [(None, 0), ("cpu", 0), ("cuda", 1)])
+def test_ticks_rest_where_a_device_goes_on_meanwhile(device, rests, monkeypatch):
+    state, rested = InspectorState(), []
+    monkeypatch.setattr(state._finisher, "rest", lambda: rested.append(1))
+    state.cadence.use(device)
+    state.rest()
+    assert len(rested) == rests

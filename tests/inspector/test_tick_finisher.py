@@ -2,10 +2,12 @@
 
 import pickle
 import threading
+import time
 
 import pytest
 
 from monitorch.errors import MonitorchWarning, warn
+from monitorch.inspector import tick_finisher
 from monitorch.inspector.tick_finisher import TickFinisher
 
 
@@ -97,6 +99,70 @@ def test_threads_that_begin_at_the_same_time_take_no_tick_twice(finisher):
     may_end.set()
     assert finisher.wait(patience=60)
     assert ran == [0, 1, 2]
+
+
+@pytest.fixture
+def rests_for_ever(monkeypatch):
+    monkeypatch.setattr(tick_finisher, "PART", 0.0)
+    monkeypatch.setattr(tick_finisher, "REST", 1e9)
+
+
+def rest_often(finisher, ran, began, parts=20):
+    for part in range(parts):
+        ran.append(part)
+        began.set()
+        sum(range(1000))
+        finisher.rest()
+
+
+@pytest.mark.usefixtures("rests_for_ever")
+def test_a_tick_that_rests_goes_on_when_somebody_waits(finisher):
+    ran, began = [], threading.Event()
+    finisher.start(lambda: rest_often(finisher, ran, began))
+    assert began.wait(60)
+    assert not finisher.is_done
+    assert finisher.wait(patience=60)
+    assert ran == list(range(20))
+
+
+@pytest.mark.usefixtures("rests_for_ever")
+def test_a_tick_that_rests_goes_on_when_the_next_one_is_there(finisher):
+    ran, began, has_ended, may_end = [], threading.Event(), threading.Event(), threading.Event()
+    finisher.start(lambda: rest_often(finisher, ran, began) or has_ended.set() or may_end.wait(60))
+    assert began.wait(60)
+    finisher.start(list)
+    assert has_ended.wait(60)
+    may_end.set()
+    assert finisher.wait(patience=60)
+
+
+@pytest.mark.usefixtures("rests_for_ever")
+def test_only_ticks_rest(finisher):
+    rest_often(finisher, [], threading.Event())
+    finisher.start(lambda: None)
+    assert finisher.wait(patience=60)
+    rest_often(finisher, [], threading.Event())
+
+
+def test_a_tick_rests_longer_than_it_works(finisher, monkeypatch):
+    asked, worked = [], []
+    monkeypatch.setattr(finisher._changed, "wait_for", lambda until, seconds: asked.append(seconds))
+
+    def tick():
+        for _ in range(50):
+            begin = time.thread_time()
+            while time.thread_time() - begin < 0.0004:  # less than what is worth a rest
+                pass
+            finisher.rest()
+        worked.append(time.thread_time() - finisher._rested_at)
+
+    tick_thread = threading.Thread(target=finisher._work)
+    finisher._ticks.append(tick)
+    tick_thread.start()
+    tick_thread.join(60)
+    assert 5 <= len(asked) <= 25
+    assert all(seconds >= tick_finisher.REST * tick_finisher.PART for seconds in asked)
+    assert worked[0] < 2 * tick_finisher.PART
 
 
 def test_a_copy_has_nothing_to_run():

@@ -38,6 +38,7 @@ def diagnose(
     symptoms: Sequence[Symptom] | None = None,
     known: Iterable[Finding] = (),
     report: Callable[[str, Exception], None] | None = None,
+    rest: Callable[[], object] = lambda: None,
 ) -> list[Finding]:
     """All findings, first causes first.
 
@@ -47,12 +48,14 @@ def diagnose(
         known: earlier findings. A finding keeps its first step even if older samples were dropped; a warning or error
             that has gone stays at the end of the list, marked as over.
         report: called when a symptom fails, and the others continue; without it the error is raised.
+        rest: called before each symptom, so that a thread may let others run.
     """
     run, earlier_ones = RunView(history), list(known)
     looked_for = chosen(None) if symptoms is None else symptoms
     found: dict[str, Finding] = {}
     judged = set[str]()
     for symptom in looked_for:
+        rest()
         try:
             if symptom.is_possible(run):
                 found |= {one.id: one for one in symptom.look(run)}

@@ -221,6 +221,11 @@ class InspectorState:
         else:
             tick()
 
+    def rest(self) -> None:
+        """Called by a tick between two parts: on a device, training goes on for a while first; a CPU is busy anyway."""
+        if not self.clock.waits:
+            self._finisher.rest()
+
     def end_tick(self, begin: Any, elsewhere: float) -> None:
         """End a tick that began at ``begin``; the visualizer's threads took ``elsewhere`` seconds since the last."""
         self.cadence.cost.spend_on_tick(elsewhere, self.clock.end_pause(begin))

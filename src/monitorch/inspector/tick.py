@@ -126,6 +126,7 @@ class Tick:
             if self._engine is not None:
                 self._engine.fold_chunks(self._chunks, self.step)
             for preprocessor, _ in self._held:
+                self._state.rest()
                 preprocessor.finish()
             if self._exchange is not None:
                 self._exchange.merge([preprocessor for preprocessor, _ in self._held], self._engine)
@@ -163,6 +164,7 @@ class Tick:
         return True
 
     def _finalize(self, lens: AbstractLens) -> None:
+        self._state.rest()
         lens.finalize_epoch()
         if isinstance(lens, Lens):
             lens.date(self._ticks, *self._moment)
@@ -177,6 +179,7 @@ class Tick:
                     each.show_earlier(visualizer, self.number, step)
             self._begin(visualizer, self.step)
             for lens in lenses:
+                self._state.rest()
                 self._guard(lens.vizualize, visualizer, self.number)
             if hasattr(visualizer, "flush"):
                 visualizer.flush()

@@ -14,6 +14,9 @@ from ..errors import kept_warnings, warn
 AT_EXIT = 60.0
 """Seconds to wait for the last ticks when Python exits."""
 
+PART, REST = 0.001, 9.0
+"""A tick that takes its time works so many seconds at least, and then rests so much longer than it has worked."""
+
 
 class TickFinisher:
     """Runs ticks one after the other; :meth:`wait` returns when they are done.
@@ -38,6 +41,9 @@ class TickFinisher:
         """Whether a thread takes the ticks."""
         self._is_running = False
         """Whether a tick is being run."""
+        self._waiting = 0
+        """How many threads wait for ticks."""
+        self._rested_at = 0.0
         self._errors: list[Exception] = []
         self._warnings: list[str] = []
         self._done: list[Callable[[], None]] = []
@@ -56,7 +62,21 @@ class TickFinisher:
             _wait_at_exit(self)
         with self._changed:
             self._ticks.append(tick)
+            self._changed.notify_all()
         self._begin()
+
+    def rest(self) -> None:
+        """Called by a tick between two of its parts: let the training thread run, unless somebody waits for the tick.
+
+        Python runs one thread at a time. A device has enough to do while the training thread is stopped for a moment,
+        but not while it is stopped for a whole tick.
+        """
+        worked = time.thread_time() - self._rested_at
+        if not self.is_this_thread or worked < PART:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._ticks, REST * worked)
+        self._rested_at = time.thread_time()
 
     def _begin(self) -> None:
         """Have a thread take the ticks, if there are any and none does."""
@@ -92,14 +112,23 @@ class TickFinisher:
         if self._process != os.getpid():
             return True
         self._begin()
+        came = self._wait_for(lambda: self._unfinished <= most, patience)
         with self._changed:
-            came = self._changed.wait_for(lambda: self._unfinished <= most, patience)
             errors, warnings, self._errors, self._warnings, self._done = self._errors, self._warnings, [], [], []
         for text in warnings:
             warn(text)
         if errors:
             raise errors[0]
         return came
+
+    def _wait_for(self, is_reached: Callable[[], bool], patience: float | None) -> bool:
+        with self._changed:
+            self._waiting += 1
+            try:
+                self._changed.notify_all()  # a tick that rests goes on
+                return self._changed.wait_for(is_reached, patience)
+            finally:
+                self._waiting -= 1
 
     def _work(self) -> None:
         with self._changed:
@@ -121,7 +150,8 @@ class TickFinisher:
                 return False
             self._is_running = True
             tick = self._ticks.popleft()
-        begin, error = time.thread_time(), None
+        begin = self._rested_at = time.thread_time()
+        error: Exception | None = None
         texts: list[str] = []
         try:
             with kept_warnings() as texts:
@@ -156,8 +186,7 @@ def _wait_at_exit(finisher: TickFinisher) -> None:
         found = known()
         if found is not None and found._process == os.getpid():
             found._begin()
-            with found._changed:
-                found._changed.wait_for(lambda: found.is_done, AT_EXIT)
+            found._wait_for(lambda: found.is_done, AT_EXIT)
 
     atexit.register(wait)
     weakref.finalize(finisher, atexit.unregister, wait).atexit = False

@@ -268,15 +268,15 @@ class LiveDiagnosis:
 
     def look(self) -> None:
         """Look for everything now; new findings become events."""
-        begin = time.perf_counter()
+        begin = time.thread_time()
         known = {one.id: one for one in self._findings}
-        self._findings = diagnose(self.history, self._symptoms, known.values(), self._report)
+        self._findings = diagnose(self.history, self._symptoms, known.values(), self._report, self._state.rest)
         self._looked_at, self.last_verdict = self.history.step, verdict(self._findings)
         for one in self._findings:
             if one.is_open and SEVERITIES.index(one.severity) > self._told.get(one.id, 0):
                 self._tell(one)
         self._note()
-        took = time.perf_counter() - begin
+        took = time.thread_time() - begin
         self._due = time.perf_counter() + PAUSE * took
 
     def _tell(self, one: Finding) -> None:
