@@ -78,7 +78,7 @@ def test_default_trains_as_long_as_its_whole_run():
 def test_first_stretch(setting, seconds, steps, windows):
     bare, watched = seconds
     turns = Turns(lambda steps: bare, lambda steps: watched, steps)
-    how = user.Pace(window=1.0, first=10.0, later=1, alone=0.0)
+    how = user.Pace(window=1.0, first=10.0, later=1, recent=0.0, alone=0.0)
     assert user._first_stretch(turns, UserCase("mlp", setting), how) == windows == len(turns.watched)
 
 
