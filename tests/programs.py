@@ -24,6 +24,8 @@ from monitorch.engine import meeting
 meeting.PATIENCE = meeting.AGREEING = 60  # on a busy machine one process may be far behind the other
 module, name, folder, options, *ranks = sys.argv[1:]
 (world_size, rank), folder = map(int, ranks), pathlib.Path(folder)
+if json.loads(options).get("device") != "cuda":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what spreads parameters over processes would choose a GPU that is there
 meeting_point = dist.FileStore(str(folder / "meeting_point"), world_size)  # where the first says how to be reached
 port = int(meeting_point.get("port")) if rank else 0
 store = dist.TCPStore("127.0.0.1", port, world_size, rank == 0, wait_for_workers=False)  # the one of torchrun

@@ -18,7 +18,12 @@ def test_torch_refuses(refused):
 
 
 # the compiler's own, and what is left of a graph that failed
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:TensorFloat32", "ignore:The CUDA Graph is empty")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning",
+    "ignore:TensorFloat32",
+    "ignore:The CUDA Graph is empty",
+    r"ignore:\nOnline softmax is disabled",
+)
 @pytest.mark.parametrize(("row", "way"), HERE, ids=str)
 def test_torch_cannot_do_both(row, way):
     case = together(next(case for case in EAGER if case.name == row), way)

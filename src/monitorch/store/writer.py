@@ -7,6 +7,7 @@ import platform
 import queue
 import socket
 import sqlite3
+import sys
 import time
 import weakref
 from collections import Counter
@@ -473,8 +474,9 @@ def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version  # slow to import, and readers import this file, too
 
     found = {"monitorch": __version__, "python": platform.python_version(), "numpy": np.__version__}
+    torch = sys.modules.get("torch")  # not imported here: stores are also copied where nothing is trained
     with suppress(PackageNotFoundError):
-        found["torch"] = version("torch")
+        found["torch"] = str(getattr(torch, "__version__", None) or version("torch"))
     return found
 
 
