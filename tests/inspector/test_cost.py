@@ -267,7 +267,7 @@ def test_a_saved_sum_goes_on_and_its_overhead_is_of_new_steps(cost, time):
     for phase in (IDLE, *[OBSERVE] * 9):
         end(cost, time, 0.1 if phase == IDLE else 0.3, phase)
     saved = cost.state_dict()
-    assert saved == pytest.approx({"spent": 1.8, "bare": 1.0, "on_steps": 1.8})
+    assert saved == pytest.approx({"spent": 1.8, "bare": 1.0, "on_steps": 1.8, "on_idle": 0.0})
     other = Time()
     clock = StepClock(clock=other)
     clock.mark()
@@ -278,6 +278,18 @@ def test_a_saved_sum_goes_on_and_its_overhead_is_of_new_steps(cost, time):
     again.spend(0.05)
     assert again.overhead == pytest.approx(0.5)
     assert (again.spent, again.bare) == pytest.approx((1.85, 1.1))
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_what_hooks_of_idle_steps_cost_is_known_apart(quiet):
+    prices = Prices(hooks=(0.0002, 0.003, 0.006), tick=0.01, store=0.01)
+    run = Simulation(0.01, prices, {"budget": 0.05}, tick_every=1.0, quiet=quiet).run(60)
+    expected = 0.02 * run.phases.count(IDLE) / len(run.phases)
+    assert run.cost.idle_overhead == pytest.approx(expected, rel=0.05)
+    again = Cost(StepClock(clock=Time()))
+    assert again.idle_overhead == 0.0
+    again.load_state_dict(run.cost.state_dict())
+    assert again.idle_overhead == pytest.approx(expected, rel=0.05)
 
 
 def test_the_shown_overhead_looks_back_some_seconds_and_many_steps():

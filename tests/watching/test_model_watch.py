@@ -1354,6 +1354,26 @@ STEP_AND_TICK_SECONDS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.parametrize(
+    ("options", "idle", "share"),
+    [
+        ({"every": None}, 0.0, 0.0075),
+        ({"every": None}, 0.01, 0.005),
+        ({"every": None}, 0.02, 0.00375),
+        ({"every": None}, 0.5, 0.00375),
+        ({"every": None, "budget": 0.02}, 0.0, 0.005),
+        ({"every": None, "budget": 0.5}, 0.1, 0.01),
+        ({"every": 1}, 0.5, 0.01),
+    ],
+)
+def test_ticks_take_a_part_of_what_idle_steps_leave_of_the_budget(training, options, idle, share):
+    watched = training.watch(**options)
+    cost = watched.inspector.state.cadence.cost
+    cost.bare, cost.on_idle = 10.0, 10.0 * idle
+    assert watched._share_of_ticks() == pytest.approx(share)
+    watched.close()
+
+
 @STEP_AND_TICK_SECONDS
 @pytest.mark.parametrize(("resumed", "every"), [(False, None), (False, 50), (True, None)])
 def test_ticks_come_by_time_after_the_first_forty(clock, step_seconds, tick_seconds, resumed, every):

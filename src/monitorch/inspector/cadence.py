@@ -23,7 +23,7 @@ CHECK, FIRST_CHECK = 8 * CHECK_STEPS, 8
 LOOK_AGAIN = 256
 """Recompute the costs after at most this many steps; they may have changed."""
 
-LEAST = 1 / 3
+LEAST = 1 / 6
 """The share of the budget reserved for observed steps. With tiny models, ticks and idle hooks alone can exceed the
 budget. The overhead shown includes them, but some steps are still observed."""
 
@@ -54,7 +54,7 @@ class Cadence:
     With a budget, observing has an account. It begins with ``head_start`` seconds, and each step adds the share
     ``budget`` of the time that it takes by itself. A pair of steps, baseline and observed, begins when the account pays
     for both; then steps are observed as long as it pays for one more. What observing costs is subtracted (see
-    :class:`Cost`). A third of the budget is always reserved for observed steps.
+    :class:`Cost`). A sixth of the budget is always reserved for observed steps.
 
     Several processes observe the same steps: every ``common_n``-th. They agree on that number at ticks.
 

@@ -44,6 +44,8 @@ class Cost:
         """Seconds that observing has taken so far, and seconds that the same steps would have taken without it."""
         self.on_steps = 0.0
         """The part of ``spent`` caused by observed and baseline steps."""
+        self.on_idle = 0.0
+        """The part caused by hooks of idle steps."""
         self.in_ticks = 0.0
         """Seconds that ticks have taken so far, in all threads."""
         self.has_evaluated = False
@@ -58,12 +60,13 @@ class Cost:
     def state_dict(self) -> dict[str, Any]:
         """The sums so far; durations are measured again."""
         self.settle()
-        return {"spent": self.spent, "bare": self.bare, "on_steps": self.on_steps}
+        return {"spent": self.spent, "bare": self.bare, "on_steps": self.on_steps, "on_idle": self.on_idle}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self.restart()
         self.spent, self.bare, self.on_steps = state["spent"], state["bare"], state["on_steps"]
+        self.on_idle = state.get("on_idle", 0.0)  # not in states of 0.3.0
         self._history = deque([(0, self.spent, self.bare)])
 
     def spend(self, seconds: float) -> None:
@@ -124,7 +127,9 @@ class Cost:
         elsewhere, self._elsewhere = self._elsewhere, []
         quiet_steps, in_quiet_hooks = self._clock.take_quiet_steps()
         in_idle_hooks, self._in_idle_hooks = self._in_idle_hooks + in_quiet_hooks, 0.0
-        self.spent += sum(elsewhere) * self._clock.host_share + in_idle_hooks * self._clock.idle_share
+        on_idle = in_idle_hooks * self._clock.idle_share
+        self.on_idle += on_idle
+        self.spent += sum(elsewhere) * self._clock.host_share + on_idle
         self.spent += sum(pause.noticed or 0.0 for pause in self._pauses)
         self._pauses = [pause for pause in self._pauses if pause.noticed is None]
         self._unpaid[Phase.IDLE] += quiet_steps
@@ -163,6 +168,12 @@ class Cost:
             return None  # steps were observed whose cost is not known yet
         _, spent, bare = self._history[0]
         return (self.spent - spent) / (self.bare - bare) if self.bare > bare else None
+
+    @property
+    def idle_overhead(self) -> float:
+        """The time that hooks of idle steps have taken, relative to that of all steps; 0 while not known."""
+        self.settle()
+        return self.on_idle / self.bare if self.bare else 0.0
 
     @property
     def spent_before(self) -> float:

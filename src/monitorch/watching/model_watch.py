@@ -58,9 +58,12 @@ FEW, OFTEN, DEAR = 10, 40, 0.5
 """Default ticks at the beginning: one every ``FEW`` steps, later every tenth of the steps so far; for at most ``OFTEN``
 ticks, or until ticks have taken ``DEAR`` seconds."""
 
-PAUSE, SHARE_OF_TICKS, SHARE_OF_BUDGET, MOST_TICKS = 0.25, 0.01, 1 / 4, 2000
-"""After that: the least seconds between ticks, the share of time and of a budget that ticks may take, and the most
-ticks in a run: a long run needs no more ticks than a short one."""
+PAUSE, SHARE_OF_TICKS, MOST_TICKS = 0.25, 0.01, 2000
+"""After that: the least seconds between ticks, the share of time that they may take, and the most ticks in a run: a
+long run needs no more ticks than a short one."""
+
+SHARE_OF_BUDGET, LEAST_OF_BUDGET = 1 / 4, 1 / 8
+"""Ticks may take so much of what hooks of idle steps leave of a budget, and always so much of all of it."""
 
 RECENT_TICKS = 3
 """The time of a tick is averaged over about this many: later ones may take longer than the first."""
@@ -636,15 +639,22 @@ class Watch(DisplaysRun):
         self.inspector.show_tick()
         self._last_tick = perf_counter()
         self._ticks += 1
-        budget = self.inspector.state.cadence.budget
-        share = SHARE_OF_TICKS if budget is None else min(SHARE_OF_TICKS, SHARE_OF_BUDGET * budget)
-        self._pause = max(PAUSE, self._usual_tick() / share, (self._last_tick - self._began) / MOST_TICKS)
+        least = self._usual_tick() / self._share_of_ticks()
+        self._pause = max(PAUSE, least, (self._last_tick - self._began) / MOST_TICKS)
         self._plan_tick()
         self._note_overhead()
         may_loss_be_late = self._now <= self._began_after + 1  # that of the first step may be pushed after its tick
         if self._hints and not may_loss_be_late and (self.inspector.state.is_settled or not self._is_joint):
             self._hints = False
             _hint_at_loss(self.inspector)
+
+    def _share_of_ticks(self) -> float:
+        """The share of time that ticks may take."""
+        cadence = self.inspector.state.cadence
+        if cadence.budget is None:
+            return SHARE_OF_TICKS
+        left = cadence.budget - cadence.cost.idle_overhead
+        return min(SHARE_OF_TICKS, max(SHARE_OF_BUDGET * left, LEAST_OF_BUDGET * cadence.budget))
 
     def _usual_tick(self) -> float:
         """Update and return the usual duration of a tick; call it once after each tick."""
