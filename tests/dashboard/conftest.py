@@ -51,8 +51,8 @@ def sample():
 def new_run():
     """Begin a run that a test goes on with."""
 
-    def begin(folder, steps=STEPS, shift=0.0, layers=LAYERS, **facts):
-        writer = Writer(folder, meta={"started": 1000.0, "config": {"lr": 0.1 + shift}, **facts})
+    def begin(folder, steps=STEPS, shift=0.0, layers=LAYERS, rank=0, **facts):
+        writer = Writer(folder, rank=rank, meta={"started": 1000.0, "config": {"lr": 0.1 + shift}, **facts})
         writer.introduce_layers(layers)
         writer.introduce_statistics("Rates", [Statistic("Rate/value", "linear", (0.0, 1.0))])
         fill(writer, range(steps), shift, layers)

@@ -240,3 +240,16 @@ def test_the_exception_that_ended_a_run_is_on_the_page(page, tmp_path, new_run, 
             assert page.texts(".run-error b") == ["OutOfMemoryError"]
             assert page.texts(".run-error pre") == (["\n".join(lines)] if lines else [])
         page.driver.get("about:blank")
+
+
+def test_processes_that_stored_their_own_numbers_are_compared_like_runs(visited, tmp_path, serving, make_run):
+    make_run(tmp_path / "eight", steps=6)
+    make_run(tmp_path / "eight", steps=8, rank=1)
+    with serving(tmp_path) as client:
+        visited.follow(f"{client.url}#run=eight&tab=runs")
+        assert column(visited, "run") == ["eight", "eight/rank1"]
+        assert column(visited, "steps") == ["5", "7"]
+        visited.follow(f"{client.url}#run=eight%2Frank1&compare=eight&tab=runs")
+        assert visited.run("return document.title").startswith("eight/rank1")
+        boxes = "return [...document.querySelectorAll('.run-list .compare input')].map((e) => [e.checked, e.disabled])"
+        assert visited.run(boxes) == [[True, False], [False, True]]

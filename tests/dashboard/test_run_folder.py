@@ -95,6 +95,28 @@ def test_the_folder_of_a_run_is_that_run_alone(tmp_path, make_run):
     assert [info.name for info in alone.infos()] == ["second"]
 
 
+def test_other_ranks_of_a_run_follow_it_as_runs_of_their_own(tmp_path, make_run):
+    make_run(tmp_path / "other", steps=2)
+    for rank, steps in ((2, 3), (10, 4), (4, 5)):
+        make_run(tmp_path / "several", steps=steps, rank=rank)
+    run_folder = RunFolder(tmp_path)
+    several = ["several", "several/rank4", "several/rank10"]
+    assert run_folder.names() == ("other", *several)
+    infos = [info for info in run_folder.infos() if info.name != "other"]
+    assert [(info.name, info.last_step, info.ranks) for info in infos] == [
+        ("several", 2, (2, 4, 10)),
+        ("several/rank4", 4, (4,)),
+        ("several/rank10", 3, (10,)),
+    ]
+    assert infos[0].size == sum(path.stat().st_size for path in (tmp_path / "several").iterdir())
+    assert infos[1].size == (tmp_path / "several/rank4.db").stat().st_size
+    assert [run_folder.run(name).last_step for name in several] == [2, 4, 3]
+    for name in ("several/rank2", "several/rank3", "several/rank", "several/rank4.db", "several/rank4/", "other/rank0"):
+        with pytest.raises(StoreError, match="there is no run"):
+            run_folder.run(name)
+    run_folder.close()
+
+
 def test_a_run_that_was_replaced_is_opened_again(run_folder, tmp_path, make_run):
     assert run_folder.run("first").last_step == 1
     make_run(tmp_path / "other", steps=4)

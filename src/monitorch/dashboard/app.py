@@ -81,7 +81,7 @@ class _Endpoints:
         return _json(found)
 
     def head(self, request: Request) -> Response:
-        return _json(api.head(self._run(request)))
+        return _json({**api.head(self._run(request)), "name": request.query_params["run"]})
 
     def health(self, request: Request) -> Response:
         return _json(api.health(self._run(request)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import StoreError
 from ..store import Run, RunInfo, list_runs, open_run
-from ..store.run_list import ranks_of
+from ..store.run_list import list_ranks, name_of_rank, ranks_of
 
 
 class RunFolder:
@@ -14,6 +14,9 @@ class RunFolder:
 
     A name is looked up among the entries of the folder, so no path is built from what a browser sends. An entry may be
     a link to another place: whoever made the link wants that run to be shown.
+
+    Where several processes have each stored their own numbers, the run is the lowest rank, and the others follow it as
+    runs of their own, such as ``baseline/rank1``.
 
     Args:
         folder: the folder of the runs, or of a single run.
@@ -29,7 +32,7 @@ class RunFolder:
 
     def names(self) -> tuple[str, ...]:
         """The names of all runs, also of unreadable ones."""
-        return tuple(name for name, _ in sorted(self.entries()) if ranks_of(self.folder / name))
+        return tuple(name for entry, _ in sorted(self.entries()) for name in self._files(entry))
 
     def entries(self) -> frozenset[tuple[str, int]]:
         """The entries of the folder, and when each was last changed; cheap to call."""
@@ -41,11 +44,14 @@ class RunFolder:
 
     def infos(self) -> list[RunInfo]:
         """All runs in short, newest first."""
-        return [info for info in list_runs(self.folder) if self._only in (None, info.name)]
+        own = [info for info in list_runs(self.folder) if self._only in (None, info.name)]
+        return [each for info in own for each in (info, *list_ranks(info))]
 
     def run(self, name: str) -> Run:
         """The run of that name, opened again if its file was replaced."""
-        if name not in {known for known, _ in self.entries()} or not ranks_of(self.folder / name):
+        entry = name.partition("/")[0]
+        files = self._files(entry) if entry in {known for known, _ in self.entries()} else {}
+        if name not in files:
             raise StoreError(f"there is no run {name!r}; there are {', '.join(self.names()) or 'none'}")
         with self._lock:
             identity, run = self._open.get(name, (None, None))
@@ -53,9 +59,15 @@ class RunFolder:
                 if run is not None:
                     run.close()
                     del self._open[name]
-                run = open_run(self.folder / name)
+                run = open_run(files[name])
                 self._open[name] = _identity(run.path) or (0, 0), run
         return run
+
+    def _files(self, entry: str) -> dict[str, Path]:
+        """The file of each process of a run, by its name."""
+        ranks = ranks_of(self.folder / entry)
+        lowest = min(ranks, default=0)
+        return {entry if rank == lowest else name_of_rank(entry, rank): file for rank, file in ranks.items()}
 
     def close(self) -> None:
         """Close all files."""

@@ -16,6 +16,7 @@ from .types import FilePath
 
 DEFAULT_FOLDER = "monitorch_runs"
 _FILE = re.compile(r"rank(\d+)\.(db|log)")
+_SIDE_FILE = re.compile(r"rank(\d+)\D.*")
 
 
 class RunInfo(NamedTuple):
@@ -59,6 +60,26 @@ def list_runs(folder: FilePath = DEFAULT_FOLDER) -> list[RunInfo]:
                 info = _info(path, files)
                 found.append((time.time() - info.age, info))  # ages are of different moments: reading takes time
     return [info for _, info in sorted(found, key=lambda pair: pair[0], reverse=True)]
+
+
+def list_ranks(info: RunInfo) -> list[RunInfo]:
+    """The processes of a run other than the lowest rank, each with what it has stored itself."""
+    files = ranks_of(info.path)
+    others = [(rank, file) for rank, file in files.items() if rank != min(files)]
+    found = []
+    for rank, file in others:
+        with suppress(OSError):  # just removed
+            found.append(_info(info.path, {rank: file})._replace(name=name_of_rank(info.name, rank)))
+    return found
+
+
+def name_of_rank(run: str, rank: int) -> str:
+    """What another process of a run is called.
+
+    >>> name_of_rank("baseline", 3)
+    'baseline/rank3'
+    """
+    return f"{run}/rank{rank}"
 
 
 def open_run(path: FilePath, rank: int | None = None) -> Run:
@@ -120,7 +141,7 @@ def file_of(folder: Path, rank: int) -> Path | None:
 def _info(folder: Path, files: Mapping[int, Path]) -> RunInfo:
     first, size = files[min(files)], 0
     for path in folder.iterdir():
-        if path.name.startswith("rank"):
+        if (match := _SIDE_FILE.fullmatch(path.name)) and int(match[1]) in files:
             with suppress(OSError):  # side files come and go
                 size += path.stat().st_size
     unknown = time.time() - first.stat().st_mtime
