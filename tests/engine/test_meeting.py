@@ -2,13 +2,14 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from monitorch.engine import meeting
 from monitorch.engine.meeting import Meeting, agree
-from monitorch.engine.reductions import gather
+from monitorch.engine.reductions import How, gather
 from monitorch.errors import ExchangeError
 
 MINE = "mine"
@@ -17,6 +18,11 @@ MINE = "mine"
 def plan(parcel, seat, is_partial):
     """Who has which parcel."""
     assert is_partial
+    return (yield from gather(parcel, seat))
+
+
+def plan_of_all(parcel, seat, is_partial):
+    assert not is_partial
     return (yield from gather(parcel, seat))
 
 
@@ -122,6 +128,31 @@ def test_a_copy_has_met_nobody(store):
     copy = pickle.loads(pickle.dumps(lonely))
     with pytest.raises(ExchangeError, match="did not take part"):
         copy.meet(step=0)
+
+
+def test_numbers_are_kept_if_the_others_leave_once_all_have_them(store, monkeypatch):
+    class Group:
+        """Gives the numbers of this process back; then the others are gone."""
+
+        calls = 0
+
+        def allreduce(self, tensors, options):
+            self.calls += 1
+            if self.calls > 1:
+                raise RuntimeError("connection closed by peer")
+            return self
+
+        def wait(self):
+            pass
+
+    met = Meeting("Net")
+    met._join()
+    met._group = group = Group()
+    monkeypatch.setattr(meeting, "run", lambda plan, reduce: reduce(np.ones(2), How.SUM).tolist())
+    assert met.exchange(MINE, plan_of_all, step=1) == [1.0, 1.0]
+    assert group.calls == 2  # a last one, so that nobody leaves while another one reads
+    with pytest.raises(ExchangeError, match="could not be reached: connection closed by peer"):
+        met.exchange(MINE, plan_of_all, step=2)
 
 
 def test_to_leave_before_a_first_meeting_needs_no_processes():

@@ -178,6 +178,35 @@ def first_watches_more(rank):
     return found | watching(tick) | {"lines": numbers.lines}
 
 
+def one_fails_alone(rank):
+    """One process fails when the other has got all numbers; then both watch a model of the same class again."""
+    meeting.PATIENCE, exchanges, run = 60.0, [], meeting.run
+
+    def breaks(*arguments):
+        exchanges.append(run(*arguments))
+        raise RuntimeError("broken")
+
+    meeting.run = breaks if rank else run
+    found = watching(watch_once(rank, inspectors := []))
+    meeting.run, numbers = run, Numbers()
+    again = watching(watch_once(rank, inspectors, numbers))
+    return found | {"again": again["warnings"], "lines": numbers.lines, "exchanges": len(exchanges)}
+
+
+def watch_once(rank, kept, visualizer="dummy"):
+    """Make an inspector for one tick, which stays."""
+
+    def tick():
+        model = new_model()
+        inspector = PyTorchInspector([OutputNorm(include=nn.Linear)], module=model, visualizer=visualizer)
+        kept.append(inspector)
+        model(batch(0, rank))
+        inspector.tick_epoch()
+        inspector.records()  # waits until the tick is shown
+
+    return tick
+
+
 def first_stores_its_own(rank, folder):
     """With a file for each process: first of one process only, then of both."""
     training = Training()
@@ -243,6 +272,7 @@ SCENARIOS = {
     "more often": one_ticks_more_often,
     "closes": one_closes_earlier,
     "more": first_watches_more,
+    "fails": one_fails_alone,
     "spread": only_the_first_watches_what_is_spread,
 }
 
@@ -330,6 +360,17 @@ def test_an_inspector_that_others_do_not_have_does_not_disturb_the_common_one(ra
     model = new_model()
     whole = torch.cat([model[0](batch(0, rank)) for rank in range(RANKS)]).norm(dim=1).mean().item()
     assert of_first_layer(ranks[0]["more"]["lines"]) == pytest.approx({"1 0": whole})
+
+
+def test_a_process_whose_exchange_has_failed_meets_the_others_with_the_next_inspector(ranks):
+    assert [found["fails"]["exchanges"] for found in ranks] == [0, 1]
+    assert ranks[0]["fails"]["warnings"] == []
+    (text,) = ranks[1]["fails"]["warnings"]
+    assert text.startswith("the other processes could not be reached: broken.")
+    assert [found["fails"]["again"] for found in ranks] == [[], []]
+    model = new_model()
+    whole = torch.cat([model[0](batch(0, rank)) for rank in range(RANKS)]).norm(dim=1).mean().item()
+    assert of_first_layer(ranks[0]["fails"]["lines"]) == pytest.approx({"1 0": whole})
 
 
 def test_a_process_may_store_its_own_numbers_alone_and_all_agree_on_one_run(ranks):

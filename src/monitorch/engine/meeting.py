@@ -14,6 +14,7 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -148,10 +149,13 @@ class Meeting:
             return alone({self._seat.rank: own, **self._left}, plan, self._seat)
         self.meet(step)
         try:
-            return run(plan(own, self._seat, False), self.reduce)
+            found = run(plan(own, self._seat, False), self.reduce)
         except Exception as error:  # a process has left or died, or did not come within the time limit
             self._give_up(error)
             raise ExchangeError(self._reason) from error
+        with suppress(Exception):  # whoever leaves now would close connections from which others still read
+            self.reduce(np.zeros(1), How.LARGEST)
+        return found
 
     def meet(self, step: int, *, patience: float | None = None) -> None:
         """Wait until all processes are here; raises an error if some do not come.
@@ -212,11 +216,15 @@ class Meeting:
         self._store.set(f"end/{self._seat.rank}", left)
 
     def leave(self) -> None:
-        """Join no further tick, and tell the others."""
-        self.is_over, self._group = True, None  # closes the connections
+        """Join no further tick, tell the others, and let a later inspector take the place."""
+        self._part()
         if self._place is not None:
             _taken[self.what].discard(self._place)
             self._place = None
+
+    def _part(self) -> None:
+        """The same, but keep the place: the others may not know yet that this process is gone."""
+        self.is_over, self._group = True, None  # closes the connections
         if self._store is None:
             return
         store, base, self._store, self._base = self._store, self._base, None, None
@@ -230,7 +238,7 @@ class Meeting:
 
     def _give_up(self, error: Exception) -> None:
         self._reason = f"the other processes could not be reached: {error}"
-        self.leave()
+        self._part()
 
     def _join(self) -> None:
         """Join the current round: all processes that have come since one left."""
