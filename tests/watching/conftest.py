@@ -8,6 +8,7 @@ import pytest
 
 from monitorch.inspector import tick_finisher
 from monitorch.inspector.cadence import Cadence
+from monitorch.inspector.hook_call import HookCall
 
 
 @pytest.fixture
@@ -19,6 +20,7 @@ def replace_time(monkeypatch):
             if name.startswith("monitorch.") and vars(module).get("perf_counter") is time.perf_counter:
                 monkeypatch.setattr(module, "perf_counter", now)
         monkeypatch.setitem(Cadence.__init__.__kwdefaults__, "clock", now)
+        monkeypatch.setattr(HookCall.__init__, "__defaults__", (now,))
         monkeypatch.setattr(tick_finisher, "time", SimpleNamespace(thread_time=now))
 
     return replace
