@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import StoreError
 from ..store import Run, RunInfo, list_runs, open_run
-from ..store.run_list import list_ranks, name_of_rank, ranks_of
+from ..store.run_list import list_ranks, names_of_ranks, ranks_of
 
 
 class RunFolder:
@@ -66,8 +66,7 @@ class RunFolder:
     def _files(self, entry: str) -> dict[str, Path]:
         """The file of each process of a run, by its name."""
         ranks = ranks_of(self.folder / entry)
-        lowest = min(ranks, default=0)
-        return {entry if rank == lowest else name_of_rank(entry, rank): file for rank, file in ranks.items()}
+        return dict(zip(names_of_ranks(entry, ranks), ranks.values(), strict=True))
 
     def close(self) -> None:
         """Close all files."""

@@ -66,7 +66,7 @@ class Cost:
         """Continue from a saved state."""
         self.restart()
         self.spent, self.bare, self.on_steps = state["spent"], state["bare"], state["on_steps"]
-        self.on_idle = state.get("on_idle", 0.0)  # not in states of 0.3.0
+        self.on_idle = state.get("on_idle", 0.0)  # older states lack it
         self._history = deque([(0, self.spent, self.bare)])
 
     def spend(self, seconds: float) -> None:

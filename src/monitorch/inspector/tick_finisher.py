@@ -44,6 +44,7 @@ class TickFinisher:
         self._waiting = 0
         """How many threads wait for ticks."""
         self._rested_at = 0.0
+        """How long the thread had worked when it began the tick, or last rested."""
         self._errors: list[Exception] = []
         self._warnings: list[str] = []
         self._done: list[Callable[[], None]] = []
@@ -71,8 +72,10 @@ class TickFinisher:
         Python runs one thread at a time. A device has enough to do while the training thread is stopped for a moment,
         but not while it is stopped for a whole tick.
         """
+        if not self.is_this_thread:
+            return
         worked = time.thread_time() - self._rested_at
-        if not self.is_this_thread or worked < PART:
+        if worked < PART:
             return
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ticks, REST * worked)

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
@@ -16,7 +16,7 @@ from .types import FilePath
 
 DEFAULT_FOLDER = "monitorch_runs"
 _FILE = re.compile(r"rank(\d+)\.(db|log)")
-_SIDE_FILE = re.compile(r"rank(\d+)\D.*")
+_OWN_FILE = re.compile(r"rank(\d+)\D.*")
 
 
 class RunInfo(NamedTuple):
@@ -64,22 +64,22 @@ def list_runs(folder: FilePath = DEFAULT_FOLDER) -> list[RunInfo]:
 
 def list_ranks(info: RunInfo) -> list[RunInfo]:
     """The processes of a run other than the lowest rank, each with what it has stored itself."""
-    files = ranks_of(info.path)
-    others = [(rank, file) for rank, file in files.items() if rank != min(files)]
+    others = [*zip(info.ranks, names_of_ranks(info.name, info.ranks), strict=True)][1:]
+    files = ranks_of(info.path) if others else {}
     found = []
-    for rank, file in others:
-        with suppress(OSError):  # just removed
-            found.append(_info(info.path, {rank: file})._replace(name=name_of_rank(info.name, rank)))
+    for rank, name in others:
+        with suppress(OSError, KeyError):  # just removed
+            found.append(_info(info.path, {rank: files[rank]})._replace(name=name))
     return found
 
 
-def name_of_rank(run: str, rank: int) -> str:
-    """What another process of a run is called.
+def names_of_ranks(run: str, ranks: Iterable[int]) -> list[str]:
+    """What the processes of a run are called: the lowest rank like the run itself. ``ranks`` are sorted.
 
-    >>> name_of_rank("baseline", 3)
-    'baseline/rank3'
+    >>> names_of_ranks("baseline", [0, 3])
+    ['baseline', 'baseline/rank3']
     """
-    return f"{run}/rank{rank}"
+    return [f"{run}/rank{rank}" if place else run for place, rank in enumerate(ranks)]
 
 
 def open_run(path: FilePath, rank: int | None = None) -> Run:
@@ -141,7 +141,7 @@ def file_of(folder: Path, rank: int) -> Path | None:
 def _info(folder: Path, files: Mapping[int, Path]) -> RunInfo:
     first, size = files[min(files)], 0
     for path in folder.iterdir():
-        if (match := _SIDE_FILE.fullmatch(path.name)) and int(match[1]) in files:
+        if (match := _OWN_FILE.fullmatch(path.name)) and int(match[1]) in files:
             with suppress(OSError):  # side files come and go
                 size += path.stat().st_size
     unknown = time.time() - first.stat().st_mtime
