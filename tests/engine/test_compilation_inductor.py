@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
+import monitorch
 from monitorch import MonitorchWarning, PyTorchInspector
 from monitorch.lens import LossMetrics, OutputActivation, OutputGradientGeometry, OutputNorm
 
@@ -246,11 +247,19 @@ def kept_for_backward(model, x):
     }
 
 
-def test_no_more_is_kept_for_backward_than_without_a_watch():
+@pytest.mark.parametrize(
+    "watch",
+    [
+        lambda model: watch(model, nn.MSELoss()).detach,
+        lambda model: monitorch.watch(model, loss_fn=nn.MSELoss(), every=1, visualizer="dummy").close,
+    ],
+    ids=["lenses", "standard"],
+)
+def test_no_more_is_kept_for_backward_than_without_a_watch(watch):
     layers = nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)
     model, x = nn.Sequential(*layers), torch.randn(BATCH, 4, 64)
     bare = kept_for_backward(copy.deepcopy(model), x)
-    inspector = watch(model, nn.MSELoss())
+    stop = watch(model)
     assert kept_for_backward(model, x) == bare
     assert bare[torch.bfloat16] > 2 * x.numel() * 4  # outputs are kept as they are
-    inspector.detach()
+    stop()

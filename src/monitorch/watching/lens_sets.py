@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from ..engine.meter import AUTO
 from ..engine.parameters import ParameterBank, own_parameters
 from ..errors import OptionError
 from ..inspector.module_tree import walk
@@ -52,7 +53,7 @@ def standard_lenses(
     optimizers: Iterable[Optimizer] = (),
     loss_fn: nn.Module | None = None,
     depth: Any = -1,
-    correlation: str = "auto",
+    correlation: str = AUTO,
     *,
     in_graphs: bool = False,
 ) -> list[AbstractLens]:
@@ -110,7 +111,7 @@ def all_lenses(
     optimizers: Iterable[Optimizer] = (),
     loss_fn: nn.Module | None = None,
     depth: Any = -1,
-    correlation: str = "auto",
+    correlation: str = AUTO,
 ) -> list[AbstractLens]:
     """The lenses of ``lenses="all"``: the standard ones and every other, except those that need an SVD of each weight.
 

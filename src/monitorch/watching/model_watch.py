@@ -26,6 +26,7 @@ from ..diagnosis import Finding, Symptom, verdict
 from ..diagnosis.diagnose import chosen as chosen_symptoms
 from ..diagnosis.notes import notes_of
 from ..engine.gradients import AT_STEP
+from ..engine.meter import AUTO
 from ..engine.optimizers import BY_HAND, Optimizers
 from ..engine.parameters import ParameterBank
 from ..engine.ranks import several_processes
@@ -40,6 +41,7 @@ from ..inspector.module_tree import callback_for, unwrap
 from ..lens import AbstractLens, LossMetrics
 from ..lens.base import Lens
 from ..lens.diagnosis_signals import DiagnosisSignals
+from ..lens.options import comparison
 from ..store import DEFAULT_FOLDER, Event, Failure
 from ..store.status import uncaught
 from ..visualizer.record import Record
@@ -97,6 +99,7 @@ def watch(
     parameters: Mapping[str, Tensor] | None = None,
     loss_fn: nn.Module | None = None,
     lenses: str | Iterable[str | AbstractLens] = STANDARD,
+    correlation: str = AUTO,
     every: int | Callable[[int], bool] | None = None,
     budget: float | None = None,
     head_start: float | None = None,
@@ -132,10 +135,11 @@ def watch(
             pass to :meth:`Watch.push_loss`.
         lenses: what to look at: ``"standard"``; ``"all"`` for the standard lenses and every other signal that costs
             little; or a list of lenses, which may contain these names: ``["standard", Attention()]``.
+        correlation: how the lenses of these sets compare gradients and parameters from step to step: ``"auto"`` with
+            copies of them while these need little memory; ``"exact"`` always with copies; ``"sketch"`` without.
         every: observe every n-th step, or those for which this function of the step's number is true. If neither this
             nor a budget is given, ``budget=0.03`` and ``head_start=2.0``: nearly every step at first, then as many as
-            fit into three percent of the time. If given, the standard lenses compare tensors exactly; otherwise only
-            while the copies need little memory.
+            fit into three percent of the time.
         budget: the share of training time that observing may cost, such as 0.02; steps are chosen to stay within it.
         head_start: seconds that observing may cost before the budget applies; 0 if only a budget is given.
         tick_every: show numbers every this many steps. None: every 10 steps at first, or sooner if they are slow.
@@ -191,8 +195,9 @@ def watch(
             "loss_fn does not reach the LossMetrics in your list, which replaces that of the set: also pass it there: "
             "LossMetrics(loss_fn=...)"
         )
-    depth, correlation = inspector_options.get("depth", -1), "auto" if every is None else "exact"
-    chosen = expanded(chosen, root, trained_by, loss_fn, depth, correlation)
+    if comparison("correlation", correlation) != AUTO and not has_set:
+        raise OptionError("correlation is for 'standard' and 'all' lenses; pass it to the lenses in your list instead")
+    chosen = expanded(chosen, root, trained_by, loss_fn, inspector_options.get("depth", -1), correlation)
     looked_for = chosen_symptoms(symptoms)
     chosen += [DiagnosisSignals()] if diagnose and has_set else []
     is_stored, owns_visualizer = visualizer is None, visualizer is None or isinstance(visualizer, str)

@@ -33,6 +33,16 @@ def of_rank(number):
     return tl.where(number == 0, float("-inf"), x).to(tl.float64)
 
 
+@jit
+def load_or_nan(source, lane, count, TILE: tl.constexpr):
+    """``count`` elements, NaN after them."""
+    if count >= TILE:  # noqa: SIM108
+        tile = tl.load(source + lane)
+    else:
+        tile = tl.load(source + lane, mask=lane < count, other=float("nan"))
+    return tile
+
+
 @jit(do_not_specialize=["x", "scratch", "found", "size"])
 def facts_kernel(
     x: tl.int64,
@@ -46,27 +56,37 @@ def facts_kernel(
     """What is found of one tensor; ``scratch`` is zeros, one more than is found."""
     source = pointer(x, DTYPE, ALIGNED)
     lane = tl.arange(0, TILE)
-    program = tl.program_id(0).to(tl.int64)
-    smallest = tl.full((), 0, tl.int64)
-    greatest = tl.full((), 0, tl.int64)
-    zeros = tl.full((), 0, tl.int64)
-    broken = tl.full((), 0, tl.int64)
-    nan = tl.full((), 0, tl.int64)
-    for start in range(program * TILE, size, tl.num_programs(0).to(tl.int64) * TILE):
+    first = tl.program_id(0).to(tl.int64) * TILE
+    stride = tl.num_programs(0).to(tl.int64) * TILE
+    # kept for each lane, and joined once: joining a tile takes longer than reading it
+    low = tl.full([TILE], float("inf"), tl.float32)
+    high = tl.full([TILE], float("-inf"), tl.float32)
+    zero = tl.zeros([TILE], tl.int32)
+    good = tl.zeros([TILE], tl.int32)
+    read = tl.full((), 0, tl.int64)
+    for start in range(first, size, stride):
         count = tl.minimum(size - start, TILE).to(tl.int32)
-        tile = load(source + start, lane, count, TILE).to(tl.float32)
-        there = lane < count
-        finite = there & (tl.abs(tile) < float("inf"))
-        greatest = tl.maximum(greatest, tl.max(tl.where(finite, rank(tile), 0)))
-        smallest = tl.maximum(smallest, tl.max(tl.where(finite, rank(-tile), 0)))
-        zeros += tl.sum((there & (tile == 0.0)).to(tl.int64))
-        nan += tl.sum((there & (tile != tile)).to(tl.int64))
-        broken += tl.sum((there & (finite == 0)).to(tl.int64))
+        tile = load_or_nan(source + start, lane, count, TILE).to(tl.float32)
+        finite = tl.abs(tile) < float("inf")
+        low = tl.minimum(low, tl.where(finite, tile, float("inf")))
+        high = tl.maximum(high, tl.where(finite, tile, float("-inf")))
+        zero += (tile == 0.0).to(tl.int32)
+        good += finite.to(tl.int32)
+        read += count
+    zeros = tl.sum(zero.to(tl.int64))
+    broken = read - tl.sum(good.to(tl.int64))
+    smallest = tl.where(broken < read, rank(-tl.min(low)), 0)
+    greatest = tl.where(broken < read, rank(tl.max(high)), 0)
     sums = pointer(scratch, tl.int64, False)
     tl.atomic_max(sums + _SMALLEST, smallest, sem="relaxed")
     tl.atomic_max(sums + _GREATEST, greatest, sem="relaxed")
     tl.atomic_add(sums + _ZEROS, zeros, sem="relaxed")
     if broken > 0:
+        nan = tl.full((), 0, tl.int64)
+        for start in range(first, size, stride):
+            count = tl.minimum(size - start, TILE).to(tl.int32)
+            tile = load(source + start, lane, count, TILE).to(tl.float32)
+            nan += tl.sum((tile != tile).to(tl.int64))
         tl.atomic_add(sums + _BROKEN, broken, sem="relaxed")
         tl.atomic_add(sums + _NAN, nan, sem="relaxed")
     if finished(sums + _FOUND, tl.num_programs(0).to(tl.int64)):
