@@ -192,9 +192,10 @@ def machine(run: Row) -> str:
 USER_TEXT = (
     "Training loops that do not wait for the device, watched by `monitorch.watch(model, optimizer, loss_fn=...)` with "
     "the options in the table; runs are stored. A bare and a watched model take turns in windows of about a second and "
-    "of the same number of steps; each watched window is compared with the bare ones before and after it. `ratio` is "
-    "the cost after the first stretch (in which the default may spend two seconds plus three percent): the median over "
-    "windows, or their mean if windows have few steps. `of CPU time` is the same for the CPU time of all threads. "
+    "of the same number of steps; each watched window is compared with the bare ones before and after it, unless one of "
+    "these took unusually long, so that something else has disturbed them. `ratio` is the cost after the first stretch "
+    "(in which the default may spend two seconds plus three percent): the median over windows, or their mean if "
+    "windows have few steps. `of CPU time` is the same for the CPU time of all threads. "
     "`overhead` is the measured cost of the steps covered by `watch.inspector.overhead`; `shown` is the value of that "
     "property. They agree if they are within a fifth or one percentage point. Memory is what is added to the peak of "
     "the device, or of the process on a CPU including imports. `first stretch s` is what the default has spent before "
@@ -246,6 +247,7 @@ MODELS = {
     "gpt2": "GPT-2 (12 layers of width 768), bfloat16",
     "gpt2 compiled": "the same, compiled",
     "gpt2-xl": "GPT-2 XL (1.5 B parameters), bfloat16",
+    "gpt2-xl compiled": "the same, compiled",
 }
 """Models that the README tells of, in words."""
 

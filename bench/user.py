@@ -7,7 +7,7 @@ import gc
 import io
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -267,6 +267,8 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
         try:
             if case.compiled or effort.device == "cuda":
                 train(trial, 3 if case.compiles_at_once else COMPILES)  # compiling is not charged, of kernels neither
+            if case.compiled:
+                gc.collect()  # nor is going over the millions of objects that it leaves: nearly two seconds for GPT-2 XL
             counters.forget_peak(effort.device)
             steps = max(FEWEST, round(how.window / plain.step))
             without, with_ = CountsCpu(partial(_pausing, watcher, plain.trial)), CountsCpu(partial(train, trial))
@@ -282,12 +284,12 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
         finally:
             closing = watcher.close()
         seen = watcher.seen()
-    around = turns.around
-    row = compare(around[first:], turns.watched[first:], turns.steps)
+    around, calm = turns.around, _calm(turns, first)
+    row = compare(_at(calm, around), _at(calm, turns.watched), turns.steps)
     overhead = _recent_overhead(turns, first, row["ratio"], recently)
     runs = {f"{seconds:g}": whole_run(around, turns.watched, seconds, closing) for seconds in how.whole_runs}
     row |= {
-        "cpu_ratio": compare(neighbours(without.seconds)[first:], with_.seconds[first:], turns.steps)["ratio"],
+        "cpu_ratio": _cpu_ratio(without.seconds, with_.seconds, calm, turns.steps),
         "said": said,
         "said_is_bound": is_bound,
         "overhead": overhead,
@@ -343,12 +345,27 @@ def _is_about_more(watcher: Watched, turns: Turns, first: int) -> bool:
     return watcher.recent_steps() > turns.steps * (len(turns.watched) - first)
 
 
+def _calm(turns: Turns, first: int) -> list[int]:
+    """The places of the watched windows from this one on that nothing else has disturbed; if there are none, of all."""
+    places = range(first, len(turns.watched))
+    return [place for place in places if turns.calm[place]] or list(places)
+
+
+def _at(places: Iterable[int], numbers: Sequence[float]) -> list[float]:
+    return [numbers[place] for place in places]
+
+
+def _cpu_ratio(bare: Sequence[float], watched: Sequence[float], places: Sequence[int], steps: int) -> float:
+    return float(compare(_at(places, neighbours(bare)), _at(places, watched), steps)["ratio"])
+
+
 def _recent_overhead(turns: Turns, first: int, ratio: float, steps: int) -> float:
     """What was paid in the last so many steps, which may reach back into the first stretch."""
     start = max(0, len(turns.watched) - max(1, round(steps / turns.steps)))
     if start >= first:
         return ratio - 1
-    return float(compare(turns.around[start:], turns.watched[start:], turns.steps)["mean"]) - 1
+    places = _calm(turns, start)
+    return float(compare(_at(places, turns.around), _at(places, turns.watched), turns.steps)["mean"]) - 1
 
 
 def footprint(case: UserCase, is_watched: bool, effort: Effort) -> int | None:

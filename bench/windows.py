@@ -7,6 +7,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+NEAR, OFF, SCATTER = 2, 0.03, 5
+"""A bare window is disturbed if it is off the median of those up to ``NEAR`` places away by more than this share, and
+by more than so many times what is usual."""
+
 MANY = 100
 """Steps per window from which each window holds some observed steps, so that a median may stand for all windows."""
 
@@ -36,6 +40,11 @@ class Turns:
         return neighbours(self.bare)
 
     @property
+    def calm(self) -> list[bool]:
+        """For each watched window, whether nothing else has disturbed it."""
+        return calm(self.bare)
+
+    @property
     def extra(self) -> float:
         """The seconds that watching has added so far."""
         return sum(self.watched) - sum(self.around)
@@ -44,6 +53,18 @@ class Turns:
 def neighbours(bare: Sequence[float]) -> list[float]:
     """For each window between two bare ones, the mean time of these: so drift cancels."""
     return [statistics.fmean(pair) for pair in pairwise(bare)]
+
+
+def calm(bare: Sequence[float]) -> list[bool]:
+    """For each window between two bare ones, whether these took the usual time.
+
+    What makes a bare window longer, such as another program or a collection of all garbage, is no cost of watching, and
+    may just as well have hit the watched window beside it.
+    """
+    usual = [statistics.median(bare[max(0, place - NEAR) : place + NEAR + 1]) for place in range(len(bare))]
+    off = [abs(seconds / median - 1) for seconds, median in zip(bare, usual, strict=True)]
+    limit = max(OFF, SCATTER * statistics.median(off))
+    return [max(pair) <= limit for pair in pairwise(off)]
 
 
 def compare(bare: Sequence[float], watched: Sequence[float], steps: int) -> dict[str, Any]:

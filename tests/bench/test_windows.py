@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from bench.windows import MANY, Turns, compare, is_true, neighbours, quartiles, whole_run
+from bench.windows import MANY, Turns, calm, compare, is_true, neighbours, quartiles, whole_run
 
 
 class Clock:
@@ -53,6 +53,21 @@ def test_drift_cancels(drift):
 def test_neighbours_are_averaged():
     assert neighbours([1.0, 3.0, 4.0]) == [2.0, 3.5]
     assert neighbours([1.0]) == []
+
+
+@pytest.mark.parametrize(
+    ("bare", "expected"),
+    [
+        ([1.0] * 6, [True] * 5),
+        ([1.0, 1.0, 1.0, 1.5, 1.0, 1.0], [True, True, False, False, True]),
+        ([1.0, 1.0, 1.0, 1.0, 1.0, 1.5], [True, True, True, True, False]),
+        ([1.0, 1.1, 1.2, 1.3, 1.4, 1.5], [True] * 5),  # the machine slows down: nothing stands out
+        ([1.0, 1.2, 0.9, 1.15, 0.95, 1.2], [True] * 5),  # nothing is usual
+        ([1.0], []),
+    ],
+)
+def test_windows_beside_a_bare_one_that_took_unusually_long_are_not_calm(bare, expected):
+    assert calm(bare) == expected
 
 
 def test_nothing_was_added_before_the_first_watched_window():

@@ -48,9 +48,11 @@ def test_it_keeps_its_place_among_others(before, first, linear, called):
     register(note(called, "earlier"))
     hook = ModuleHook(linear, note(called, "ours"), before=before, first=first)
     register(note(called, "later"))
+    hooks = linear._forward_pre_hooks if before else linear._forward_hooks
     for _ in range(2):
         called.clear()
         linear(torch.ones(1, 2))
+        assert [*hooks] == [*dict.keys(hooks)]  # in the order of insertion, too: that is where a compiler finds them
         assert [name for name, _ in called] == (["ours", "earlier", "later"] if first else ["earlier", "ours", "later"])
         hook.rest()
         hook.wake()

@@ -827,6 +827,8 @@ def test_lenses_of_a_list_may_find_nothing_but_say_so():
         ({"lenses": 3}, OptionError, "is not a lens"),
         ({"lenses": ["ParameterNorm"]}, OptionError, "lenses='ParameterNorm' is unknown"),
         ({"lenses": [ParameterNorm()], "loss_fn": nn.MSELoss()}, OptionError, "into your list instead"),
+        ({"lenses": [ParameterNorm()], "correlation": "exact"}, OptionError, "to the lenses in your list instead"),
+        ({"correlation": "cosine"}, OptionError, "correlation='cosine' is unknown; choose .*'exact', 'sketch'.*'auto'"),
         (
             {"lenses": ["standard", LossMetrics(metrics="accuracy")], "loss_fn": nn.MSELoss()},
             OptionError,
@@ -1267,14 +1269,24 @@ def test_what_is_reported_around_a_checkpoint_is_shown_as_without_one(training, 
     assert numbers(again.shown) == numbers(whole.shown)
 
 
+EXACT, ESTIMATED = {None}, {None, 0.011, 0.022}
+
+
+@pytest.mark.parametrize("cadence", [{}, {"every": 1}, {"every": 2}], ids=str)
 @pytest.mark.parametrize(
-    ("options", "errors"), [({}, {None, 0.011, 0.022}), ({"every": 1}, {None}), ({"every": 2}, {None})]
+    ("options", "room", "errors"),
+    [
+        ({}, 0, ESTIMATED),
+        ({}, 1 << 30, EXACT),
+        ({"correlation": "exact"}, 0, EXACT),
+        ({"correlation": "sketch"}, 1 << 30, ESTIMATED),
+    ],
 )
-def test_who_says_which_steps_to_observe_gets_exact_comparisons(options, errors, monkeypatch):
-    monkeypatch.setattr(allocation, "MOST_COPIES", 0)
+def test_copies_for_comparisons_are_kept_while_they_are_small_or_as_asked(cadence, options, room, errors, monkeypatch):
+    monkeypatch.setattr(allocation, "MOST_COPIES", room)
     model = nn.Linear(100, 100)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with monitorch.watch(model, optimizer, visualizer="dummy", tick_every=4, **options) as watch:
+    with monitorch.watch(model, optimizer, visualizer="dummy", tick_every=4, **cadence, **options) as watch:
         for _ in range(4):
             model(torch.ones(50, 100)).sum().backward()
             optimizer.step()

@@ -1,7 +1,7 @@
 """A hook on a module that can be taken off for a while."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from torch import nn
@@ -47,8 +47,10 @@ class ModuleHook:
     ) -> None:
         self._module, self._hook, self._before = weakref.ref(module), hook, before
         register = module.register_forward_pre_hook if before else module.register_forward_hook
-        self._handle = register(hook, with_kwargs=True, prepend=first)
+        earlier = list(self._hooks(module)) if first else []
+        self._handle = register(hook, with_kwargs=True)
         self._later: list[int] = []
+        self._move_behind(module, earlier)
 
     def rest(self) -> None:
         """Take it off until :meth:`wake`."""
@@ -64,14 +66,19 @@ class ModuleHook:
         if module is None:
             return
         put_back_hook(module, self._handle.id, self._hook, before=self._before)
-        hooks = self._hooks(module)
-        for later in self._later:
-            if later in hooks:
-                hooks.move_to_end(later)
+        self._move_behind(module, self._later)
 
     def remove(self) -> None:
         """Take it off for good."""
         self._handle.remove()
+
+    def _move_behind(self, module: nn.Module, others: Iterable[int]) -> None:
+        """Let these hooks be called after this one."""
+        hooks = self._hooks(module)
+        for other in others:
+            if other in hooks:
+                # not move_to_end, nor torch's prepend=True: torch.compile finds hooks by the order of insertion
+                hooks[other] = hooks.pop(other)
 
     def _hooks(self, module: nn.Module) -> Any:
         return module._forward_pre_hooks if self._before else module._forward_hooks
