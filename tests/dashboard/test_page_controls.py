@@ -144,6 +144,22 @@ def test_keys_are_listed_and_work(page, site):
     assert page.run("return document.activeElement.className") == "search"
 
 
+def test_letters_typed_in_a_list_that_was_reached_by_keyboard_choose_from_it(page, site):
+    page.open(f"{site}#run=first&{RATE}&layer=conv")
+    runs = page.driver.find_element(By.CSS_SELECTOR, "select[aria-label=Run]")
+    page.driver.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
+    page.run("arguments[0].focus()", runs)
+    assert page.run("return arguments[0].matches(':focus-visible')", runs)
+    ActionChains(page.driver).send_keys("s").perform()
+    page.wait(lambda: "run=second" in page.driver.current_url)
+    assert "sort=" not in page.driver.current_url
+    ActionChains(page.driver).send_keys(Keys.ESCAPE).perform()
+    assert page.run("return document.activeElement.tagName") == "BODY"
+    assert "layer=conv" in page.driver.current_url
+    page.keys("4")
+    assert page.texts("[role=tab][aria-selected=true]") == ["Table"]
+
+
 def test_the_table_has_the_numbers(visited, site, sample):
     visited.follow(f"{site}#run=first&{RATE}&tab=table")
     assert len(visited.texts(".table-tab tbody th")) == 5

@@ -102,9 +102,18 @@ def test_one_more_matrix_takes_no_more_operations(together, host_syncs):
             for number in range(count):
                 spectrum.process_parameter(str(number), torch.ones(3, 4))
             spectrum.pending(spectrum.release())
-        assert (counter.operators["aten::bmm"], counter.waits) == (20, 0)
+        assert (counter.operators["aten::bmm"], counter.waits) == (80, 0)
         found.append(sum(counter.operators.values()))
     assert (found[1] - found[0]) / 10 < 20
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (16, 16), (64, 64), (256, 64)])
+def test_the_first_norm_of_a_random_matrix_is_close(shape):
+    for _ in range(40):
+        weight = stream.normal(size=shape)
+        spectrum = Spectrum("weight", iterations=10, largest_svd=0)
+        spectrum.process_parameter("layer", torch.tensor(weight))
+        assert means(spectrum)["spectral norm"] > 0.92 * np.linalg.norm(weight, 2)
 
 
 def test_the_norm_is_a_lower_bound_that_gets_better_with_every_sample():
@@ -194,7 +203,8 @@ def test_nothing_waits_for_the_device_and_no_random_number_is_drawn(host_syncs):
     spectrum = Spectrum("weight", iterations=3, largest_svd=0)
     with host_syncs() as counter:
         spectrum.process_parameter("layer", torch.ones(3, 4))
-    assert counter.operators["aten::mv"] == 6
+        spectrum.process_parameter("layer", torch.ones(3, 4))
+    assert counter.operators["aten::mv"] == 24 + 6
     assert counter.waits == 0
     assert torch.equal(torch.get_rng_state(), state)
 

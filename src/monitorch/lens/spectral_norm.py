@@ -18,10 +18,11 @@ class SpectralNorm(ParameterStateLens):
     How to read it: a spectral norm that grows without end makes outputs, or the logits of attention, grow as well. A
     rank that falls to a few means that a layer passes on little of what it gets.
 
-    Power iteration takes ``iterations`` steps at each tick and continues from there at the next. So the norm is a lower
-    bound, a few percent too small at first, and the stable rank an upper one. Costs ``2 * iterations`` products of the
-    matrix with a vector at each tick, without waiting for the device, and one vector of memory. On a GPU matrices of
-    the same shape are multiplied together, which takes copies of up to 64 MiB during a tick.
+    Power iteration takes ``iterations`` steps at each tick, four times as many at the first, and continues from there
+    at the next. So the norm is a lower bound, at first one percent too small, at most six, and the stable rank an upper
+    one. Costs ``2 * iterations`` products of the matrix with a vector at each tick, without waiting for the device, and
+    one vector of memory. On a GPU matrices of the same shape are multiplied together, which takes copies of up to
+    64 MiB during a tick.
 
     Args:
         parameters: names of the parameters to watch, or ``"all"`` for every one, shown as ``"lstm.weight_ih_l0"``.

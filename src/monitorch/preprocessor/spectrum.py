@@ -14,6 +14,9 @@ from .parameters import ParameterStatistics
 SPECTRAL_NORM, STABLE_RANK, EFFECTIVE_RANK = "spectral norm", "stable rank", "effective rank"
 
 
+AT_FIRST = 4
+"""How many times as many steps the first sample of a matrix takes: no earlier ones have found a direction."""
+
 ALONE = frozenset({"cpu"})
 """Where matrices are taken one by one: on a CPU, products of several at once are ten times as slow."""
 
@@ -23,7 +26,8 @@ class Spectrum(ParameterStatistics):
 
     Args:
         name: the name of the parameters.
-        iterations: steps of power iteration for each sample. It continues from the vector of the last sample.
+        iterations: steps of power iteration for each sample. It continues from the vector of the last sample; the first
+            one takes four times as many.
         largest_svd: compute the effective rank if the smaller side has at most this many elements; 0 for never.
 
     >>> spectrum = Spectrum("weight", iterations=30, largest_svd=2)
@@ -79,8 +83,9 @@ class Spectrum(ParameterStatistics):
         along, multiply = (1, torch.bmm) if matrices.dim() > 2 else (0, torch.mv)
         vectors, start = (vectors[..., None], start[:, None]) if along else (vectors[0], start)
         adjoint, norms = matrices.mH, vectors
+        steps = self.iterations * (1 if all(name in self._vectors for name in names) else AT_FIRST)
         with torch.autocast(matrices.device.type, enabled=False):  # products of short floats would be far off
-            for _ in range(self.iterations):
+            for _ in range(steps):
                 products, _ = _unit(multiply(matrices, vectors), along)
                 vectors, norms = _unit(multiply(adjoint, products), along)
         # do not keep non-finite vectors, nor zero, from which the iteration cannot recover

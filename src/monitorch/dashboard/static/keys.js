@@ -107,6 +107,11 @@ export function listen(app) {
     const isTyping = target.matches("input:not([type=range]):not([type=checkbox]), textarea");
     if (isTyping && event.key === "Escape") target.blur();
     if (isTyping && event.key !== "Escape") return;
+    if (target.matches("select:focus-visible")) {
+      // reached by keyboard: letters choose among its options; after a click they are keys of the page again
+      if (event.key === "Escape") target.blur();
+      return;
+    }
     if (target.matches("select, [type=range]") && event.key.startsWith("Arrow")) return;
     if (target.matches("button, select, a, [type=checkbox]") && [" ", "Enter"].includes(event.key)) return;
     if (app.help.root.open && event.key !== "?") return;
