@@ -192,15 +192,15 @@ def machine(run: Row) -> str:
 USER_TEXT = (
     "Training loops that do not wait for the device, watched by `monitorch.watch(model, optimizer, loss_fn=...)` with "
     "the options in the table; runs are stored. A bare and a watched model take turns in windows of about a second and "
-    "of the same number of steps; each watched window is compared with the bare ones before and after it, unless one of "
-    "these took unusually long, so that something else has disturbed them. `ratio` is the cost after the first stretch "
+    "of the same number of steps; each watched window is compared with the bare ones before and after it, unless one "
+    "of these took unusually long: something else has disturbed them. `ratio` is the cost after the first stretch "
     "(in which the default may spend two seconds plus three percent): the median over windows, or their mean if "
-    "windows have few steps. `of CPU time` is the same for the CPU time of all threads. "
-    "`overhead` is the measured cost of the steps covered by `watch.inspector.overhead`; `shown` is the value of that "
-    "property. They agree if they are within a fifth or one percentage point. Memory is what is added to the peak of "
-    "the device, or of the process on a CPU including imports. `first stretch s` is what the default has spent before "
-    "that; less than two seconds means that it had some left. `run of N s` is the time of a whole run over the N "
-    "seconds that it takes bare. Compiling is not counted."
+    "windows have few steps. `of CPU time` is the same for the CPU time of all threads. `overhead` is the mean over "
+    "windows, `shown` is `watch.inspector.overhead`, a mean over recent steps. They agree if they are within a fifth "
+    "or one percentage point. Memory is what is added to the peak of the device, or of the process on a CPU including "
+    "imports. `first stretch s` is what the default has spent before that; less than two seconds means that it had "
+    "some left. `run of N s` is the time of a whole run over the N seconds that it takes bare. Compiling is not "
+    "counted."
 )
 
 

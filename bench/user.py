@@ -268,7 +268,7 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
             if case.compiled or effort.device == "cuda":
                 train(trial, 3 if case.compiles_at_once else COMPILES)  # compiling is not charged, of kernels neither
             if case.compiled:
-                gc.collect()  # nor is going over the millions of objects that it leaves: nearly two seconds for GPT-2 XL
+                gc.collect()  # nor is going over millions of objects that it leaves: two seconds for GPT-2 XL
             counters.forget_peak(effort.device)
             steps = max(FEWEST, round(how.window / plain.step))
             without, with_ = CountsCpu(partial(_pausing, watcher, plain.trial)), CountsCpu(partial(train, trial))
@@ -286,7 +286,7 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
         seen = watcher.seen()
     around, calm = turns.around, _calm(turns, first)
     row = compare(_at(calm, around), _at(calm, turns.watched), turns.steps)
-    overhead = _recent_overhead(turns, first, row["ratio"], recently)
+    overhead = _recent_overhead(turns, first, recently)
     runs = {f"{seconds:g}": whole_run(around, turns.watched, seconds, closing) for seconds in how.whole_runs}
     row |= {
         "cpu_ratio": _cpu_ratio(without.seconds, with_.seconds, calm, turns.steps),
@@ -359,11 +359,12 @@ def _cpu_ratio(bare: Sequence[float], watched: Sequence[float], places: Sequence
     return float(compare(_at(places, neighbours(bare)), _at(places, watched), steps)["ratio"])
 
 
-def _recent_overhead(turns: Turns, first: int, ratio: float, steps: int) -> float:
-    """What was paid in the last so many steps, which may reach back into the first stretch."""
-    start = max(0, len(turns.watched) - max(1, round(steps / turns.steps)))
-    if start >= first:
-        return ratio - 1
+def _recent_overhead(turns: Turns, first: int, steps: int) -> float:
+    """The mean over windows since the first stretch; also over earlier ones if the last so many steps reach further.
+
+    What is shown is a mean as well: a median would leave out whatever few windows hold.
+    """
+    start = min(first, max(0, len(turns.watched) - max(1, round(steps / turns.steps))))
     places = _calm(turns, start)
     return float(compare(_at(places, turns.around), _at(places, turns.watched), turns.steps)["mean"]) - 1
 

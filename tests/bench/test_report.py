@@ -188,7 +188,7 @@ def test_cases_of_several_runs_stand_together_by_model(paid):
 def test_the_readme_says_what_the_results_say():
     results, readme = (path.read_text(encoding="utf-8") for path in (report.RESULTS, report.README))
     assert report.renew(readme, results) == readme, "run python -m bench.report"
-    assert report.summary(results).count("\n") == 7  # two lines of head, and six models
+    assert report.summary(results).count("\n") == 8  # two lines of head, and seven models
 
 
 def test_costs_in_the_readme_are_those_of_watching_without_options():

@@ -358,10 +358,15 @@ def test_a_pause_on_a_device_is_what_the_device_has_noticed_of_it(device):
     assert [pause.seconds for pause in pauses] == [2.0] * 3
 
 
-@pytest.mark.parametrize(("on_device", "idle", "host"), [(0.0, 0.0, 0.0), (0.5, 0.25, 0.25), (3.0, 1.5, 1.0)], ids=str)
-def test_what_hooks_of_idle_steps_cost_is_measured_on_the_device(on_device, idle, host, device):
+@pytest.mark.parametrize(
+    ("on_device", "idle", "host", "waits"),
+    [(0.0, 0.0, 0.0, False), (0.5, 0.25, 0.25, False), (1.5, 0.75, 0.75, True), (3.0, 1.5, 1.0, True)],
+    ids=str,
+)
+def test_what_hooks_of_idle_steps_cost_is_measured_on_the_device(on_device, idle, host, waits, device):
     time = Time()
     clock = StepClock("cuda", clock=time)
+    assert not clock.device_waits  # it is not known yet
     for _ in range(5):
         clock.mark(with_hooks=True)
         begin = clock.enter()
@@ -371,7 +376,7 @@ def test_what_hooks_of_idle_steps_cost_is_measured_on_the_device(on_device, idle
         end_on(device, clock, 1.0)
         device.done = device.submitted
     assert clock.usual(IDLE) == 1.0 + on_device - min(on_device, (1.0 + on_device) / 2)
-    assert (clock.idle_share, clock.host_share) == (idle, host)
+    assert (clock.idle_share, clock.host_share, clock.device_waits) == (idle, host, waits)
 
 
 def test_time_that_the_events_themselves_take_does_not_make_hooks_seem_cheap(device, monkeypatch):

@@ -55,8 +55,8 @@ class ModuleTap(GraphHook):
         self.is_eager = False
         """Whether the module is called, instead of being part of a compiled graph."""
         engine.module_taps.append(self)
-        # an output is read as the module made it: an operator that reads what OutputTap passes on instead would make the
-        # compiler keep larger tensors for the backward pass, see `graph._Identity`
+        # an output is read as the module made it: an operator that reads what OutputTap passes on instead would make
+        # the compiler keep larger tensors for the backward pass, see `graph._Identity`
         self._hook = ModuleHook(module, self, before=before, first=not before)
 
     def wake(self) -> None:

@@ -97,8 +97,11 @@ class Cost:
 
     @property
     def overhead_is_lower_bound(self) -> bool:
-        """Whether the true overhead may be higher: no step was idle, or observed ones have slowed idle ones down."""
-        return self.lacks_idle_steps or self._clock.is_never_calm
+        """Whether the true overhead may be higher.
+
+        No step was idle, observed ones have slowed idle ones down, or a device waits for the host in idle ones.
+        """
+        return self.lacks_idle_steps or self._clock.is_never_calm or self._clock.device_waits
 
     @property
     def bare_step(self) -> float | None:

@@ -202,7 +202,10 @@ class PyTorchInspector(DisplaysRun):
 
     @property
     def overhead_is_lower_bound(self) -> bool:
-        """Whether :attr:`overhead` may be too small: no step was idle, or observed ones have slowed idle ones down."""
+        """Whether :attr:`overhead` may be too small.
+
+        No step was idle, observed steps have slowed idle ones down, or a GPU waits for Python in idle steps.
+        """
         return self.state.cadence.cost.overhead_is_lower_bound if self.state.attached else self._last_is_lower_bound
 
     @property

@@ -24,6 +24,7 @@ AFTERMATH = 2  # on a CPU, idle steps after an observed one that are slower beca
 CLOSE = 32  # with fewer idle steps between observed ones, even the last may still be slow
 DISTURBED = 0.15  # of an idle step: if the first after an observed one takes this much longer, later ones may as well
 FEW = 3  # such first steps; from fewer it is not known
+MOST_NOTICED = 0.5  # if a device notices more of idle hooks' time, it waits for the host
 LONG = 1.0  # if idle steps take longer than this many seconds, warm-up hardly matters and skipping steps is costly
 
 
@@ -256,6 +257,14 @@ class StepClock:
     def idle_share(self) -> float:
         """How much longer an idle step gets for each second inside its hooks, kernels included."""
         return statistics.median_low(self._hook_shares) if self._hook_shares else self._pause_share
+
+    @property
+    def device_waits(self) -> bool:
+        """Whether a device waits for the host, so that idle steps get longer by time that no hook can see.
+
+        Measured are hooks and their calls. What they push out of the host's caches makes the code after them slower.
+        """
+        return self._device is not None and bool(self._hook_shares) and self.idle_share > MOST_NOTICED
 
     @property
     def _pause_share(self) -> float:
