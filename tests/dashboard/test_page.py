@@ -220,7 +220,7 @@ def test_a_module_is_shown_together_with_its_parameters(page, tmp_path, serving)
         page.open(f"{client.url}#layer=fc.bias&lens=Parameters&statistic=Parameter%20Norm%2Fmean")
         assert page.texts(".charts h3") == ["Parameter Norm", "Output Norm"]
         assert page.texts(".charts .value") == ["bias2", "weight1", "3"]
-        assert page.texts(".layer-head .muted") == ["bias of Linear · 12 parameters"]
+        assert page.texts(".layer-head .muted") == ["bias of Linear with 12 parameters"]
         page.open(f"{client.url}#layer=fc&lens=Parameters&statistic=Parameter%20Norm%2Fmean")
         assert page.texts(".layer-head .muted") == ["Linear · 12 parameters"]
         assert page.run("return document.querySelector('.label.is-selected').title") == "fc.weight"

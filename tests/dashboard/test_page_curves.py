@@ -1,5 +1,7 @@
 """What charts and the heat map draw: curves with few numbers, axes, bands, zeros; in a real browser."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
@@ -285,33 +287,58 @@ def test_an_axis_of_numbers_that_explode_has_labels(page, tmp_path, serving, wri
         assert {"0", "2e34", "4e34", "6e34", "8e34"} < set(written("Loss"))
 
 
-def test_no_label_of_an_axis_touches_the_name_of_the_other(page, tmp_path, serving, window):
-    collect = (
-        "const { fillText, clearRect } = CanvasRenderingContext2D.prototype; window.written = new Map();"
-        "CanvasRenderingContext2D.prototype.clearRect = function (...rest) {"
-        "  window.written.set(this.canvas, []); return clearRect.apply(this, rest); };"
-        "CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {"
-        "  const width = this.measureText(text).width, { e, f } = this.getTransform();"
-        "  const left = x + e - (this.textAlign === 'right' ? width : this.textAlign === 'center' ? width / 2 : 0);"
-        "  const top = y + f - (this.textBaseline === 'top' ? 0 : 5);"
-        "  if (this.canvas.closest('.small-charts'))"
-        "    window.written.get(this.canvas)?.push([text, left, left + width, top, top + 10]);"
-        "  return fillText.call(this, text, x, y, ...rest); }"
-    )
-    page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": collect})  # goes with the tab
-    with Writer(tmp_path / "run", meta={"started": 1000.0}) as writer:
-        for step in range(8):
-            numbers = {"Loss/train_loss mean": 1.0, **{f"Logged/rate {place} mean": 0.01 for place in range(5)}}
-            values = [[value] for value in numbers.values()]
-            writer.put("run", step, values, layers=["run"], statistics=list(numbers))
-            writer.put("Norms", step, [[1.0 + step]], layers=["fc"], statistics=["Norm/mean"])
-    with serving(tmp_path) as client:
-        window(1280, 800)
-        page.open(f"{client.url}#run=run")
-        charts = page.run("return [...window.written.values()].filter((texts) => texts.length)")
-    assert len(charts) == 5
-    for places in charts:
+# what is written in small charts, with its left, right, upper and lower end
+TEXTS = """
+const { fillText, clearRect } = CanvasRenderingContext2D.prototype;
+window.written = new Map();
+CanvasRenderingContext2D.prototype.clearRect = function (...rest) {
+  window.written.set(this.canvas, []);
+  return clearRect.apply(this, rest);
+};
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+  const width = this.measureText(text).width, { b, e, f } = this.getTransform();
+  const left = x + e - (this.textAlign === 'right' ? width : this.textAlign === 'center' ? width / 2 : 0);
+  const top = y + f - (this.textBaseline === 'top' ? 0 : 5);
+  if (this.canvas.closest('.small-charts') && !b)  // what stands upright has a place of its own
+    window.written.get(this.canvas)?.push([text, left, left + width, top, top + 10]);
+  return fillText.call(this, text, x, y, ...rest);
+};
+"""
+
+
+@pytest.fixture
+def small_charts(page, tmp_path, serving, window):
+    """The texts in each of five small charts beside a loss, of a run with some steps and values."""
+
+    def look(steps, value):
+        page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": TEXTS})  # goes with the tab
+        with Writer(tmp_path / "run", meta={"started": 1000.0}) as writer:
+            for step in steps:
+                numbers = {"Loss/train_loss mean": 1.0, **{f"Logged/rate {place} mean": value for place in range(5)}}
+                values = [[number] for number in numbers.values()]
+                writer.put("run", step, values, layers=["run"], statistics=list(numbers))
+                writer.put("Norms", step, [[1.0 + step]], layers=["fc"], statistics=["Norm/mean"])
+        with serving(tmp_path) as client:
+            window(1280, 800)
+            page.open(f"{client.url}#run=run")
+            charts = page.run("return [...window.written.values()].filter((texts) => texts.length)")
+        assert len(charts) == 5
+        return charts
+
+    return look
+
+
+def test_no_label_of_an_axis_touches_the_name_of_the_other(small_charts):
+    for places in small_charts(range(8), 0.01):
         (_, _, right, top, _), *_ = [place for place in places if place[0] == "step"]
         labels = [(text, left, bottom) for text, left, _, _, bottom in places if text.startswith("0.0")]
         assert labels
         assert [text for text, left, bottom in labels if left < right and bottom > top] == []
+
+
+@pytest.mark.parametrize("last", [1700, 2600, 17_000])
+def test_no_two_labels_of_an_axis_touch(small_charts, last):
+    for places in small_charts(range(last // 20, last + 1, last // 10), 0.01):
+        steps = sorted((left, right) for text, left, right, *_ in places if text != "step" and text[:2] != "0.")
+        assert steps
+        assert [one for one, other in pairwise(steps) if one[1] + 3 > other[0]] == []

@@ -13,7 +13,7 @@ import { lastWords } from "page/text.js";
 /** @type {Record<ScaleKind, 1 | 3 | 4>} */
 const DISTRIBUTIONS = { linear: 1, log: 3, symlog: 4 };
 const OWN_DISTRIBUTION = 100;
-const LABEL_PIXELS = { x: 64, least: 32, y: 24 };
+const LABEL_PIXELS = { x: 64, apart: 8, y: 24 };
 const FEWEST_LABELS = 2;
 const AXIS_PIXELS = { letter: 6.3, least: 32, usual: 50, name: 15 };
 const BELOW_AND_ABOVE = 28;
@@ -77,11 +77,13 @@ function axesOf(chart, unit) {
       size: 20,
       gap: 3,
       values: (_, places) => positionLabels(places, chart.ruler.kind),
-      splits: ({ bbox, width }) => {
-        const room = bbox.width / devicePixelRatio || width;
-        const places = chart.ruler.ticks(Math.max(room / LABEL_PIXELS.x, FEWEST_LABELS));
-        const narrow = Math.ceil((places.length * LABEL_PIXELS.least) / room);
-        const stride = Math.max(Math.min(narrow, places.length - 1), 1); // a single label shows no distance
+      splits: (plot) => {
+        const { ruler } = chart;
+        const room = plot.bbox.width / devicePixelRatio || plot.width;
+        const places = ruler.ticks(Math.max(room / LABEL_PIXELS.x, FEWEST_LABELS));
+        const widths = positionLabels(places, ruler.kind).map((text) => widthOf(plot, text) + LABEL_PIXELS.apart);
+        const middles = places.map((place) => ruler.share(place) * room);
+        const stride = clearStride(middles, widths);
         return places.filter((_, index) => index % stride === 0);
       },
     },
@@ -100,6 +102,24 @@ function axesOf(chart, unit) {
       splits: (plot, _, low, high) => splits(low, high, plot.height / LABEL_PIXELS.y),
     },
   ];
+}
+
+/**
+ * The least stride with which labels do not touch: every one, every second, every third …
+ * @param {number[]} middles
+ * @param {number[]} widths
+ */
+export function clearStride(middles, widths) {
+  const areApart = (/** @type {number} */ stride) => {
+    for (let next = stride; next < middles.length; next += stride) {
+      const before = next - stride;
+      if (middles[next] - middles[before] < (widths[before] + widths[next]) / 2) return false;
+    }
+    return true;
+  };
+  let stride = 1;
+  while (!areApart(stride)) stride++;
+  return stride;
 }
 
 /**
@@ -146,13 +166,20 @@ function touchesName(chart, plot, label, place, labels) {
  * @param {string} name
  */
 function fittingName(plot, name) {
-  const { ctx } = plot;
+  return lastWords(name, (text) => widthOf(plot, text) <= plot.height - BELOW_AND_ABOVE);
+}
+
+/**
+ * The width of a text at an axis, in pixels of the page.
+ * @param {uPlot} plot
+ * @param {string} text
+ */
+function widthOf({ ctx }, text) {
   ctx.save();
   ctx.font = `${11 * devicePixelRatio}px ${cssColour("--sans")}`;
-  const room = (plot.height - BELOW_AND_ABOVE) * devicePixelRatio;
-  const found = lastWords(name, (text) => ctx.measureText(text).width <= room);
+  const { width } = ctx.measureText(text);
   ctx.restore();
-  return found;
+  return width / devicePixelRatio;
 }
 
 /** @param {Chart} chart */

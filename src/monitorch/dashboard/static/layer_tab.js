@@ -45,10 +45,10 @@ export class LayerTab {
     write(this.name, layer.name);
     const { module } = this.app.data.family(state.run, layer.name);
     const { kind, parameters } = head?.layers.find((candidate) => candidate.name === module) ?? layer;
-    const what =
-      layer.name === module ? kind : kind && `${layer.name.slice(module ? module.length + 1 : 0)} of ${kind}`;
-    const facts = [what, parameters === null ? null : `${compact(parameters)} parameters`];
-    write(this.facts, facts.filter(Boolean).join(" · "));
+    const facts = [kind, parameters === null ? null : `${compact(parameters)} parameters`].filter(Boolean);
+    const part = layer.name.slice(module ? module.length + 1 : 0);
+    // the number is that of the module: how many of them are in this part is not known
+    write(this.facts, layer.name === module ? facts.join(" · ") : kind ? `${part} of ${facts.join(" with ")}` : "");
     this.pin.setAttribute("aria-pressed", String(state.pins.includes(layer.name)));
     this.list.show(specs, sources, layer.name, ruler);
   }
