@@ -1,6 +1,7 @@
 """A hook that is taken off and put back: in its place, with keyword arguments, while its module lives."""
 
 import gc
+import random
 import weakref
 
 import pytest
@@ -71,6 +72,51 @@ def test_hooks_that_come_or_go_while_it_rests_do_not_matter(linear, called):
     linear(torch.ones(1, 2))
     assert sorted(name for name, _ in called) == ["new", "ours", "stays"]
     assert called.index(("ours", 4)) < called.index(("stays", 3))
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("seed", range(30))
+def test_other_hooks_are_called_in_the_order_in_which_they_would_be_without_it(seed, first, before, linear, called):
+    """Hooks come and go at random, also in front, while ours rest and wake."""
+    stream, plain, handles = random.Random(seed), nn.Linear(2, 2), []
+
+    def register(module, calls, name, prepend):
+        method = module.register_forward_pre_hook if before else module.register_forward_hook
+        return method(lambda *_: calls.append(name), prepend=prepend)
+
+    expected, hooks = [], []
+    for number in range(40):
+        what = stream.choice(["come", "come", "go", "rest", "wake", "ours"])
+        if what == "come":
+            prepend = stream.random() < 0.3
+            handles.append(
+                [register(module, calls, number, prepend) for module, calls in ((plain, expected), (linear, called))]
+            )
+        elif what == "go" and handles:
+            for handle in handles.pop(stream.randrange(len(handles))):
+                handle.remove()
+        elif what == "ours" and len(hooks) < 3:
+            hooks.append(ModuleHook(linear, lambda *_: None, before=before, first=first))
+        elif what in ("rest", "wake"):
+            for hook in hooks:
+                hook.rest()
+                if what == "wake":
+                    hook.wake()
+        plain(torch.ones(1, 2)), linear(torch.ones(1, 2))
+        assert called == expected
+
+
+def test_a_hook_that_came_while_ours_was_off_stays_behind_it(linear, called):
+    linear.register_forward_hook(note(called, "earlier"))
+    hook = ModuleHook(linear, note(called, "ours"))
+    linear.register_forward_hook(note(called, "later"))
+    hook.rest()
+    linear.register_forward_hook(note(called, "new"))
+    linear.register_forward_hook(note(called, "in front"), prepend=True)
+    hook.wake()
+    linear(torch.ones(1, 2))
+    assert [name for name, _ in called] == ["in front", "earlier", "ours", "later", "new"]
 
 
 def test_somebody_may_clear_all_hooks(linear, called):
