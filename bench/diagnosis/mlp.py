@@ -338,6 +338,7 @@ CASES = [
         layers=("4", "5"),
         cure=("drop_output_activation", {}),
     ),
+    Case("stays-in-eval-mode", "left_train_mode", normed, set_(returns_to_training=False)),
     Case("slow-statistics", "train_eval_mismatch", normed, slow_statistics, layers=("1", "4", "7")),
     Case(
         "decay-high",

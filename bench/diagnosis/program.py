@@ -50,6 +50,7 @@ class Program:
         batch: samples of a step.
         shuffled: whether samples come in a new order in each epoch.
         zeroes_gradients: whether gradients are forgotten after a step.
+        returns_to_training: whether the model goes back to train mode after a validation.
         accumulate: backward passes per step.
         max_norm: gradients are clipped to this norm.
         schedule: a factor of the learning rates for each step.
@@ -73,6 +74,7 @@ class Program:
     batch: int = 64
     shuffled: bool = True
     zeroes_gradients: bool = True
+    returns_to_training: bool = True
     accumulate: int = 1
     max_norm: float | None = None
     schedule: Callable[[int], float] | None = None
@@ -120,7 +122,8 @@ class Program:
                 rates = rates or [group["lr"] for group in self.groups]
                 for group, rate in zip(self.groups, rates, strict=True):
                     group["lr"] = rate * now
-            self.model.train()
+            if self.returns_to_training or number == 0:
+                self.model.train()
             x, y = next(batches)
             if self.alter is not None:
                 x, y = self.alter(number, x, y)

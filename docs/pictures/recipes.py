@@ -269,6 +269,13 @@ PICTURES = {
             "log",
         ),
         Picture(
+            symptoms.LeftTrainMode,
+            CASES["stays-in-eval-mode"],
+            "train mode after each validation",
+            "eval mode after the first",
+            shows_validation=True,
+        ),
+        Picture(
             symptoms.OutputLossMismatch,
             CASES["two-softmaxes"],
             "logits into CrossEntropyLoss",

@@ -32,19 +32,6 @@ def test_a_model_that_trains_in_eval_mode(story, falling):
     ]
 
 
-def test_a_model_that_stays_in_eval_mode_after_an_evaluation(story, falling):
-    told = story().weights(signals.GRADIENT, *[np.ones(100)] * 3)
-    told.losses(falling(40)).checks(falling(61), range(40, 101))
-    assert notes_of(told.history) == [
-        "Since step 41 all losses were seen in eval mode: call model.train() after each evaluation."
-    ]
-
-
-def test_a_long_evaluation_is_no_training_in_eval_mode(story, falling):
-    told = story().weights(signals.GRADIENT, *[np.ones(100)] * 3).losses(falling(100)).checks(falling(60), [100] * 60)
-    assert notes_of(told.history) == []
-
-
 def test_few_steps(watched):
     assert notes_of(watched(range(1, 9), 8).history) == ["8 losses: too few to judge the loss; that needs 30."]
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-import numpy as np
-
 from . import signals
 from .history import SampleHistory
 from .run import FEWEST, SHORT, RunView
@@ -23,8 +21,6 @@ def _notes(run: RunView) -> Iterator[str]:
         yield "All losses were seen in eval mode, so none counts as training: call model.train() before training."
     elif not run.loss:
         yield "No loss was seen, so it is not judged: pass loss_fn= or call push_loss(loss)."
-    elif (left := _left_train_mode(run)) is not None:
-        yield f"Since step {left:,} all losses were seen in eval mode: call model.train() after each evaluation."
     elif not run.is_long:
         losses = "1 loss" if len(run.loss) == 1 else f"{len(run.loss)} losses"
         yield f"{losses}: too few to judge the loss; that needs {SHORT}."
@@ -43,13 +39,6 @@ def _notes(run: RunView) -> Iterator[str]:
     frozen = [name for name, own in run.facts.parameters.items() if not own.trainable]
     if 0 < len(frozen) < len(run.facts.parameters):
         yield f"{_together(frozen)} {'are' if len(frozen) > 1 else 'is'} not trained (requires_grad=False)."
-
-
-def _left_train_mode(run: RunView) -> int | None:
-    """The first step without a training loss, if most later ones have a loss of eval mode in its place."""
-    last = int(run.loss.steps[-1])
-    later, known = run.step - last, np.unique(run.validation.steps)
-    return last + 1 if later >= SHORT and np.sum(known > last) > later / 2 else None
 
 
 def _left_out(run: RunView) -> list[str]:

@@ -108,7 +108,7 @@ def test_chosen_replaces_by_id_and_keeps_the_order():
     given = chosen(iter([HugeLoss(), StaleGradient(steps=9)]))
     assert [one.id for one in given] == [*usual, "huge_loss"]
     assert next(one for one in given if one.id == "stale_gradient").steps == 9
-    assert len(usual) == len(set(usual)) == 26
+    assert len(usual) == len(set(usual)) == 27
 
 
 @pytest.mark.parametrize("wrong", ["dead_units", DeadUnits, 3, None])

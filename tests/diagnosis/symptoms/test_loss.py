@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from monitorch.diagnosis import signals, switched_off
-from monitorch.diagnosis.symptoms import BadInitialLoss, LossSpike, NoLabelSignal, Overfitting, TrainEvalMismatch
+from monitorch.diagnosis.symptoms import (
+    BadInitialLoss,
+    LeftTrainMode,
+    LossSpike,
+    NoLabelSignal,
+    Overfitting,
+    TrainEvalMismatch,
+)
 
 
 def noisy(values, noise=0.02, seed=0):
@@ -314,6 +321,44 @@ class TestNoLabelSignal:
         assert told.find(NoLabelSignal()) == []
         assert len(told.find(NoLabelSignal(validation=0.8))) == 1
         assert told.find(NoLabelSignal(validation=0.8, training=0.5)) == []
+
+
+class TestLeftTrainMode:
+    def test_a_model_that_stays_in_eval_mode_after_an_evaluation(self, story, falling):
+        found = story().losses(falling(40)).checks(falling(61), range(40, 101)).one(LeftTrainMode())
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 41, 70, "warning")
+        assert found.explanation.startswith("All losses since step 41 were seen in eval mode")
+        assert found.remedy.text == "Call model.train() after each evaluation."
+        assert (found.evidence[0].steps[0], found.evidence[0].steps[-1]) == (41, 100)
+
+    @pytest.mark.parametrize(("later", "is_found"), [(29, False), (30, True)])
+    def test_it_takes_some_steps_to_be_sure(self, story, falling, later, is_found):
+        told = story().losses(falling(40)).checks(falling(later), range(41, 41 + later))
+        assert bool(told.find(LeftTrainMode())) == is_found
+        assert told.find(LeftTrainMode(steps=31)) == []
+
+    @pytest.mark.parametrize(
+        "steps",
+        [
+            [100] * 60,  # one long evaluation
+            range(10, 101, 10),  # evaluations now and then
+        ],
+        ids=str,
+    )
+    def test_evaluations_are_no_training(self, story, falling, steps):
+        assert story().losses(falling(100)).checks(falling(len(steps)), steps).find(LeftTrainMode()) == []
+
+    def test_not_all_losses_need_to_be_seen(self, story, falling):
+        told = story().losses(falling(40)).checks(falling(20), range(41, 101, 3)).weights(signals.GRADIENT, *[1.0] * 3)
+        assert told.find(LeftTrainMode()) == []
+        assert told.one(LeftTrainMode(share=0.3)).step == 41
+
+    def test_a_run_that_never_was_in_train_mode_may_be_meant_so(self, story, falling):
+        assert story().checks(falling(100), range(1, 101)).find(LeftTrainMode()) == []
+
+    def test_it_is_over_when_training_goes_on_in_train_mode(self, story, falling):
+        told = story().losses(falling(40)).checks(falling(40), range(41, 81)).losses(falling(20), range(81, 101))
+        assert told.find(LeftTrainMode()) == []
 
 
 class TestTrainEvalMismatch:

@@ -75,6 +75,21 @@ class TestNoUpdate:
         assert found.remedy.text == "Look at the schedule: it has taken the learning rate from 0.1 to 0."
         assert (found.step, found.detected_at) == (6, 27)  # a schedule may pause, so it takes a while to be sure
 
+    @pytest.mark.parametrize(
+        ("falls_at", "since", "is_found"), [(30, 0, True), (30, 30, True), (80, 80, False), (0, 0, False)]
+    )
+    def test_a_schedule_that_ends_near_zero_is_named_if_it_stays_there_for_long(self, story, falls_at, since, is_found):
+        rate = np.where(np.arange(100) < falls_at, 0.1, 1e-20)
+        changed = np.where(np.arange(100) < max(since, falls_at), 1.0, 0.0)
+        told = self.steps(story, (changed,) * 3, (np.ones(100),) * 3, (rate,) * 3)
+        if not is_found:
+            assert told.find(NoUpdate()) == []
+            return
+        found = told.one(NoUpdate())
+        assert (found.layer, found.step) == ("fc0", falls_at + 1)
+        assert found.explanation.endswith("get gradients but do not change. Their updates are lost in rounding.")
+        assert found.remedy.text == "Look at the schedule: it has taken the learning rate from 0.1 to 1e-20."
+
     def test_a_rate_is_given_with_three_digits(self, story):
         told = self.steps(story, changed=(0, 1, 1), gradients=(1.0,) * 3, rates=(0.0, 0.0020000000000000005, 0.1 / 3))
         assert told.one(NoUpdate()).remedy.arguments["lr"] in (0.002, 0.0177, 0.0333)

@@ -12,7 +12,7 @@ from .activations import (
 from .base import Symptom
 from .data import InputScale, OutputLossMismatch, UnrepresentativeBatches
 from .gradients import NoGradient, NotFinite, Underflow, VanishingGradient
-from .loss import BadInitialLoss, LossSpike, NoLabelSignal, Overfitting, TrainEvalMismatch
+from .loss import BadInitialLoss, LeftTrainMode, LossSpike, NoLabelSignal, Overfitting, TrainEvalMismatch
 from .optimizer import (
     NoisyGradient,
     NoProgress,
@@ -26,6 +26,7 @@ from .optimizer import (
 SYMPTOMS: tuple[type[Symptom], ...] = (
     NoUpdate,
     StaleGradient,
+    LeftTrainMode,
     OutputLossMismatch,
     InputScale,
     UnrepresentativeBatches,

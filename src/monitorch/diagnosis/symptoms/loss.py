@@ -12,7 +12,7 @@ from ...store.types import layer_text
 from .. import remedies, signals
 from ..finding import Evidence, Finding, Remedy
 from ..history import Mask, Numbers, Steps
-from ..run import BINARY, CROSS_ENTROPY, EARLY, RunView, largest, median, nan_median, rolling_median
+from ..run import BINARY, CROSS_ENTROPY, EARLY, SHORT, RunView, largest, median, nan_median, rolling_median
 from .base import Symptom, evidence, points, short
 
 RECENT = 10
@@ -416,6 +416,36 @@ class NoLabelSignal(Symptom):
         shown = points("validation loss", None, checks.steps, checks.values, self.validation * guess)
         detected = int(at[0]) if at else int(checks.steps[-1])
         yield self.finding(None, int(checks.steps[0]), detected, "error", text, remedy, shown)
+
+
+@dataclass(frozen=True)
+class LeftTrainMode(Symptom):
+    """After an evaluation, training goes on in eval mode.
+
+    Attributes:
+        steps: for how many steps at least.
+        share: in which share of them a loss must have been seen in eval mode.
+    """
+
+    id: ClassVar[str] = "left_train_mode"
+    steps: int = SHORT
+    share: float = 0.5
+
+    def look(self, run: RunView) -> Iterable[Finding]:
+        """Optimizer steps go on, but all losses come from eval mode."""
+        if not run.loss:
+            return
+        last = int(run.loss.steps[-1])
+        later, is_later = run.step - last, run.validation.steps > last
+        if later < self.steps or len(np.unique(run.validation.steps[is_later])) <= self.share * later:
+            return
+        text = (
+            f"All losses since step {last + 1:,} were seen in eval mode: dropout is off, BatchNorm does not "
+            "follow the batches any more, and layers are not measured."
+        )
+        remedy = Remedy("Call model.train() after each evaluation.")
+        shown = points("validation loss", None, run.validation.steps[is_later], run.validation.values[is_later])
+        yield self.finding(None, last + 1, last + self.steps, "warning", text, remedy, shown, confidence=0.98)
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ class NoUpdate(Symptom):
         idle = [names[one.place] for one in found if rates[-1, one.place] == 0]
         ratios = nan_median(_ratios(run).values[-FEWEST:])
         if not outside and not idle and (len(frozen) > len(names) / 2 or (ratios < NoProgress.ratio).all()):
-            return  # steps are too small for all of them, which is another symptom
+            if when.step == changed.steps[0] or remedies.of_schedule(run, for_long=True) is None:
+                return  # steps were too small for all of them from the start, which is another symptom
         usual_rate = median(np.where(rates > 0, rates, np.nan))
         why, remedy = self._reason(run, outside, idle, usual_rate, are_many=are_many)
         what = "get gradients but do not change" if are_many else "gets gradients but does not change"
@@ -101,7 +102,7 @@ class NoUpdate(Symptom):
             advice = remedies.of_schedule(run) or "Give its group a learning rate."
             arguments = {"parameters": idle, "lr": float(f"{usual_rate:.3g}")}
             return f"{whose} learning rate is 0.", Remedy(advice, "set_group_lr", arguments)
-        advice = "Raise the learning rate, or keep the weights in float32."
+        advice = remedies.of_schedule(run) or "Raise the learning rate, or keep the weights in float32."
         return f"{whose} updates are lost in rounding.", Remedy(advice, "scale_lr", {"factor": 10.0})
 
 
