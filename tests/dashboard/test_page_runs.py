@@ -5,6 +5,7 @@ import math
 import pytest
 from selenium.webdriver.common.by import By
 
+from monitorch.diagnosis import Finding, Remedy
 from monitorch.store import Writer
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -92,6 +93,25 @@ def test_no_cell_of_the_table_of_runs_breaks_inside_of_a_word(visited, sweep):
         ".filter((cell) => cell.clientHeight > 34).map((cell) => cell.textContent)"  # one line, and space around it
     )
     assert visited.run(tall) == []
+
+
+def test_how_each_run_is_can_be_seen_on_a_telephone_without_scrolling(page, tmp_path, serving, window):
+    problem = Finding("no_progress", "warning", None, 12345, 12345, "It is so.", Remedy("Repair it."))
+    with Writer(tmp_path / LONG, meta={"started": 1000.0}) as writer:
+        writer.put("run", 0, [[1.0]], layers=["run"], statistics=["Loss/train_loss mean"])
+        writer.note(findings=[problem.to_json()])
+    seen = (
+        "const { left, right } = document.querySelector('.run-scroll').getBoundingClientRect();"
+        "return [...document.querySelectorAll('.run-list tbody td, .run-list tbody th')]"
+        ".map((cell) => [cell.textContent, cell.getBoundingClientRect(), cell.scrollWidth > cell.clientWidth])"
+        ".filter(([, place, isCut]) => place.left >= left && place.right <= right && !isCut).map(([text]) => text)"
+    )
+    with serving(tmp_path) as client:
+        window(390, 844)
+        page.open(f"{client.url}#tab=runs")
+        page.wait(lambda: len(column(page, "health")) == 1)
+        assert {"1 problem since step 12,345", "finished"} <= set(page.run(seen))
+        page.driver.get("about:blank")
 
 
 def test_focus_scrolling_and_rows_survive_news_of_a_run(page, tmp_path, new_run, serving, sample):

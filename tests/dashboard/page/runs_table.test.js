@@ -31,11 +31,11 @@ const INFOS = ["first", "second", "third", "broken"].map((name, place) => ({
 const rows = () => rowsOf(INFOS, (name) => SUMMARIES[name] ?? null);
 const names = (found) => found.map(({ info }) => info.name);
 
-test("columns are results, then settings that differ, then facts", () => {
+test("columns are how a run is, then results, then settings that differ, then facts", () => {
   const three = rows().slice(0, 3);
   assert.deepEqual(
     columnsOf(three).map(({ title }) => title),
-    ["run", "status", "health", "train loss", "accuracy", "lr", "host", "steps", "duration", "last update", "size"],
+    ["run", "health", "status", "train loss", "accuracy", "lr", "host", "steps", "duration", "last update", "size"],
   );
   const cells = (name) => columnsOf(three).find(({ title }) => title === name);
   assert.deepEqual(three.map(cells("train loss").text), ["0.5", "NaN", "0.25"]);

@@ -210,7 +210,7 @@ class RunLine {
    * @param {RunColumn} column
    */
   cell(row, column) {
-    const cell = this.cells.get(column.key) ?? element("td", { class: column.kind });
+    const cell = this.cells.get(column.key) ?? element("td", { class: column.kind, "data-column": column.key });
     this.cells.set(column.key, cell);
     if (column.key === "run") return cell;
     const text = column.text(row);

@@ -88,7 +88,7 @@ export function compared(all) {
 }
 
 /**
- * Results first, then the settings that differ, then the facts that every run has.
+ * How each run is comes first, then results, then the settings that differ, then the facts that every run has.
  * @param {RunRow[]} rows
  * @returns {RunColumn[]}
  */
@@ -105,8 +105,8 @@ export function columnsOf(rows) {
     text: (/** @type {RunRow} */ row) => number(row.metrics.get(statistic.name)),
     value: (/** @type {RunRow} */ row) => row.metrics.get(statistic.name) ?? null,
   }));
-  const [run, status, health, ...facts] = factColumns();
-  const taken = new Set([run, status, health, ...facts, ...metrics].map((column) => column.title));
+  const [run, health, status, ...facts] = factColumns();
+  const taken = new Set([run, health, status, ...facts, ...metrics].map((column) => column.title));
   const settings = compared(rows.map((row) => row.settings)).differ.map((key) => ({
     key: `setting ${key}`,
     title: taken.has(key) ? `${key} (setting)` : key,
@@ -114,7 +114,7 @@ export function columnsOf(rows) {
     text: (/** @type {RunRow} */ row) => shortened(row.settings.get(key) ?? "–"),
     value: (/** @type {RunRow} */ row) => numeric(row.settings.get(key) ?? null),
   }));
-  return [run, status, health, ...metrics, ...settings, ...facts];
+  return [run, health, status, ...metrics, ...settings, ...facts];
 }
 
 /** @param {string | null} text */
@@ -136,8 +136,8 @@ function factColumns() {
   /** @type {[string, (row: RunRow) => string, (row: RunRow) => number | string | null][]} */
   const facts = [
     ["run", (row) => row.info.name, (row) => row.info.name],
-    ["status", (row) => row.info.status, (row) => row.info.status],
     ["health", (row) => row.verdict, (row) => row.verdict],
+    ["status", (row) => row.info.status, (row) => row.info.status],
     ["steps", (row) => count(row.info.last_step), (row) => row.info.last_step],
     ["duration", (row) => (row.seconds === null ? "–" : duration(row.seconds)), (row) => row.seconds],
     ["last update", (row) => `${duration(row.info.age)} ago`, (row) => row.info.age],
