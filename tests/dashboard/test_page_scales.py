@@ -126,6 +126,31 @@ def test_a_link_that_asks_for_the_logarithm_of_what_is_signed_gets_symlog(visite
     assert visited.texts(".charts .scale[aria-label='Scale of Correlation: symlog']") == ["sym"]
 
 
+def test_a_loss_that_explodes_is_logarithmic_unless_another_scale_is_asked_for(page, tmp_path, serving):
+    for name, peak in {"calm": 3.0, "exploded": 3e20}.items():
+        with Writer(tmp_path / name, meta={"started": 1000.0}) as writer:
+            for step in range(9):
+                values = {"Loss/train_loss mean": peak if step == 6 else 2.0, "Logged/speed mean": 10.0**step}
+                statistics = list(values)
+                writer.put("run", step, [[value] for value in values.values()], layers=["run"], statistics=statistics)
+    scales = [".large-charts .scale", ".small-charts .scale"]
+    with serving(tmp_path) as client:
+        found = {}
+        for choices in ("run=calm", "run=exploded", "run=exploded&last=5", "run=calm&compare=exploded"):
+            page.open(f"{client.url}#{choices}")
+            found[choices] = [page.texts(scale)[0] for scale in scales]
+        page.click(scales[0])
+        asked = page.texts(scales[0])
+        page.driver.get("about:blank")
+    assert found == {
+        "run=calm": ["lin", "lin"],
+        "run=exploded": ["log", "lin"],
+        "run=exploded&last=5": ["lin", "lin"],
+        "run=calm&compare=exploded": ["log", "lin"],
+    }
+    assert asked == ["sym"]
+
+
 def test_colours_of_what_is_signed_can_be_symlog(visited, signed):
     visited.follow(f"{signed}#lens=Geometry&statistic=Correlation%2Fmean&theme=light")
     linear = [visited.cell(layer, 0.25) for layer in ("first", "second", "third")]

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { curvesOf, hasPositive, isRepeated, isSigned, rangeOf, smooth } from "page/curves.js";
+import { curvesOf, hasPositive, isRepeated, isSigned, rangeOf, reachesFar, smooth } from "page/curves.js";
 
 /** A block of one layer with a column for each tick; null is what was not measured. */
 function block(statistic, values, { lens = "run", layer = "run", nonfinite = null } = {}) {
@@ -254,3 +254,15 @@ test("a curve that a layer does not have is left out, and so is a chart without 
   assert.equal(curvesOf(alone, source(of("a", [null, null], { nonfinite: [3, 3] })), look).tables.length, 1);
   assert.equal(curvesOf(chart("a"), source(block("a", [null, null])), look).tables.length, 1); // of the whole run
 });
+
+for (const [name, values, wanted] of [
+  ["an explosion", [2, 1, null, 0.5, 3e20], true],
+  ["an explosion into infinity", [2, 1, 0.5, Infinity], false],
+  ["a fall by a few decades", [200, 100, 50, 1], false],
+  ["an explosion over a zero, which has no logarithm", [2, 0, 0.5, 3e20], false],
+  ["nothing", [null], false],
+]) {
+  test(`numbers are told to reach far above most of them, or not: ${name}`, () => {
+    assert.equal(reachesFar(chart("m"), [{ name: "a", blocks: [block("m", values)], started: 0 }]), wanted);
+  });
+}

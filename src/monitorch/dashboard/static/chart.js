@@ -2,12 +2,12 @@
 
 import { lookOf } from "page/chart_options.js";
 import { CURVES, fade } from "page/colours.js";
-import { curvesOf, hasPositive, isNumber, isSigned, rangeOf } from "page/curves.js";
+import { curvesOf, hasPositive, isNumber, isSigned, rangeOf, reachesFar } from "page/curves.js";
 import { arrange, cssColour, dot, download, element, saveButtons, write } from "page/dom.js";
 import { saveChartCsv } from "page/exports.js";
 import { number } from "page/format.js";
 import { HistogramPanel } from "page/histogram_panel.js";
-import { WHOLE_RUN } from "page/names.js";
+import { isLoss, WHOLE_RUN } from "page/names.js";
 import { printable } from "page/text.js";
 
 /** @import { App } from "page/app.js" */
@@ -172,10 +172,14 @@ export class Chart {
     this.follow();
   }
 
-  /** The scale that was asked for; what is on both sides of zero has logarithms on both sides, and zero has none. */
+  /**
+   * The scale that was asked for, or the usual one, which for a loss that reaches far is log. What is on both sides
+   * of zero has logarithms on both sides, and zero has none.
+   */
   chooseScale() {
     const { spec, sources } = this;
-    const asked = this.app.state.scales[spec.key] ?? spec.scale;
+    const usual = isLoss(spec) && reachesFar(spec, sources) ? "log" : spec.scale;
+    const asked = this.app.state.scales[spec.key] ?? usual;
     const isBoth = isSigned(spec, sources);
     this.kinds = isBoth || !hasPositive(spec, sources) ? ["linear", "symlog"] : ["linear", "log", "symlog"];
     this.kind = this.kinds.find((kind) => kind === asked) ?? (asked === "log" && isBoth ? "symlog" : "linear");

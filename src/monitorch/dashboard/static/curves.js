@@ -31,6 +31,7 @@ import { statisticsOf, WHOLE_RUN } from "page/names.js";
 export const STRONGEST = 0.999;
 const ROUNDING = 1e-12;
 const HOLE = 4;
+const FAR_ABOVE = 1000;
 
 /**
  * Plain columns for the chart, and what each of them is.
@@ -137,6 +138,19 @@ function someNumber(spec, sources, test) {
       return block !== undefined && row >= 0 && rowOf(block, "mean", row)?.some(test) === true;
     }),
   );
+}
+
+/**
+ * Whether numbers, all positive, reach so far above most of them that those would look like zero on an even axis.
+ * @param {ChartSpec} spec
+ * @param {Source[]} sources
+ */
+export function reachesFar(spec, sources) {
+  const all = sources.flatMap((source) => spec.curves.map((curve) => numbersOf(spec.lens, curve, source) ?? []));
+  const finite = all.flatMap((numbers) => [...numbers]).filter(Number.isFinite);
+  finite.sort((one, other) => one - other);
+  const median = finite[Math.floor(finite.length / 2)];
+  return finite[0] > 0 && finite[finite.length - 1] > FAR_ABOVE * median;
 }
 
 /**
