@@ -1,5 +1,7 @@
 """Ways of using a model that are not plain training steps, and loops that torch's hooks do not see whole."""
 
+import contextlib
+import math
 import warnings
 from functools import partial
 from itertools import pairwise
@@ -802,3 +804,52 @@ def test_modes_around_the_model_see_nothing_of_what_is_measured_in_it():
     train_attending(Attending(), *bare, lenses=None)
     for ours, theirs in zip(modes, bare, strict=True):
         assert ours.seen == theirs.seen
+
+
+class Noise(Operators):
+    """Changes the results of some operators by what it draws at random, as an emulation of hardware does."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = super().__torch_dispatch__(func, types, args, kwargs)
+        is_product = func in (torch.ops.aten.addmm.default, torch.ops.aten.mul.Tensor)
+        return found * (1 + 1e-3 * torch.randn(())) if is_product else found
+
+
+def train_in(*modes, **options):
+    """Weights after some steps with these modes around the whole loop, watched if there are options."""
+    model = new_model()
+    optimizer, loss_fn = torch.optim.Adam(model.parameters(), lr=0.1), nn.MSELoss()
+    always = {"visualizer": "dummy", "on_error": "raise", "loss_fn": loss_fn}
+    watched = watch(model, optimizer, **always, **options) if options else None
+    with contextlib.ExitStack() as stack:
+        for mode in modes:
+            stack.enter_context(mode)
+        for _ in range(8):
+            optimizer.zero_grad()
+            loss_fn(model(X), X[:, :1]).backward()
+            optimizer.step()
+    if watched is not None:
+        numbers = {record.tag: record.value for record in watched.records()}
+        watched.close()
+        assert math.isfinite(numbers["Parameter Gradient Norm"])
+    return [own.detach().clone() for own in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tick_every": 2},
+        {"every": 1, "tick_every": 1},
+        {"every": 1, "tick_every": 1, "lenses": "all"},
+        {"every": 2, "tick_every": 2, "gradient": "before_clip"},
+        {"every": 1, "tick_every": 1, "peak_flops": 1e12},
+    ],
+    ids=str,
+)
+def test_modes_around_training_see_and_change_the_same_operators_as_without_a_watch(options):
+    functions, noise, bare_functions, bare_noise = Functions(), Noise(), Functions(), Noise()
+    weights, bare = train_in(functions, noise, **options), train_in(bare_functions, bare_noise)
+    assert noise.seen == bare_noise.seen
+    assert functions.seen == bare_functions.seen
+    for own, expected in zip(weights, bare, strict=True):
+        assert torch.equal(own, expected)

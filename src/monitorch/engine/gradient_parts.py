@@ -16,7 +16,7 @@ from .optimizers import group_numbers
 from .parameters import ParameterRef
 from .reports import tell
 from .step_interval import StepInterval
-from .torch_private import graph_task, norm_all
+from .torch_private import graph_task, norm_all, without_modes_of_others
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -116,7 +116,8 @@ class GradientParts:
                     grown = self._parameters()
                 gradients = {id(own): own.grad for own in grown if own.grad is not None}  # a step may have dropped some
                 if gradients:
-                    self._sums.update(zip(gradients, _norms(list(gradients.values())), strict=True))
+                    with without_modes_of_others():
+                        self._sums.update(zip(gradients, _norms(list(gradients.values())), strict=True))
                     self._ends.update((number, (id(own), own._version)) for number, own in gradients.items())
                 for number in gradients:
                     parts = self._parts.get(number, {})

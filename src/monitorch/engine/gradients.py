@@ -28,6 +28,7 @@ from .torch_private import (
     forget_empty_hooks,
     graph_task,
     inside_backward,
+    without_modes_of_others,
     without_overrides,
 )
 
@@ -139,10 +140,12 @@ class WatchedGradient:
             if gradient is None or gradient.is_meta:  # a function of the user has none for it, or there are no numbers
                 return
             parameter = self.followed
-            if parameter is not None and state.wants_data() and self._tap.adds_to(parameter):
-                gradient = gradient.detach() if gradient.requires_grad else gradient
-                for listener in list(self.listeners.values()):
-                    listener(parameter, gradient)
+            if parameter is not None and state.wants_data():
+                with without_modes_of_others():
+                    if self._tap.adds_to(parameter):
+                        gradient = gradient.detach() if gradient.requires_grad else gradient
+                        for listener in list(self.listeners.values()):
+                            listener(parameter, gradient)
         except Exception as error:
             tell(state, f"looking at what backward adds to the gradient of {self._parameter!r}", error)
 
@@ -153,7 +156,8 @@ class WatchedGradient:
             if not state.wants_data():
                 self.interrupt()
             elif parameter.grad is not None and not self.at_step:
-                self._tap.receive(self, parameter.grad)
+                with without_modes_of_others():
+                    self._tap.receive(self, parameter.grad)
             elif state.gradient == BEFORE_CLIP:
                 self._tap.keep_later(self)
         except Exception as error:
@@ -343,8 +347,9 @@ class GradientTap:
     def _keep(self) -> None:
         try:
             waiting, self._to_keep = self._to_keep, []
-            for watched in waiting:
-                watched.keep()
+            with without_modes_of_others():
+                for watched in waiting:
+                    watched.keep()
         except Exception as error:
             tell(self.state, "keeping gradients until they are clipped", error)
 

@@ -12,7 +12,7 @@ from ..errors import UnsupportedModelError
 from .compilation import outside_graph
 from .reports import Reports, tell
 from .state import HookClock, QuietSteps
-from .torch_private import STEP_PRE_HOOKS, running_steps, step_pre_hooks
+from .torch_private import STEP_PRE_HOOKS, running_steps, step_pre_hooks, without_modes_of_others
 
 DEEPSPEED = "DeepSpeed keeps parameters and gradients outside the model; use fully_shard (FSDP2) instead"
 MEGATRON = "Megatron adds gradients up in main_grad, and .grad stays empty; use fully_shard (FSDP2) instead"
@@ -251,11 +251,12 @@ class OptimizerSteps:
 
     def _tell(self, listeners: list[Listener], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         begin = None if self._clock is None else self._clock.enter()
-        for listener in listeners:
-            try:
-                listener(args, kwargs)
-            except Exception as error:  # the other listeners must be called anyway
-                tell(self._state, "measuring a step of the optimizer", error)
+        with without_modes_of_others():
+            for listener in listeners:
+                try:
+                    listener(args, kwargs)
+                except Exception as error:  # the other listeners must be called anyway
+                    tell(self._state, "measuring a step of the optimizer", error)
         if self._clock is not None:
             self._clock.leave(begin)
 

@@ -17,7 +17,7 @@ from .passes import WITH_GRAD, RecomputationFilter, kind_of_pass
 from .ranks import several_processes
 from .reports import tell
 from .tensors import pick_tensor, replace, samples_of, with_alias
-from .torch_private import hook_gradient, is_traced
+from .torch_private import hook_gradient, is_traced, without_modes_of_others
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -158,10 +158,11 @@ class OutputTap(GraphHook):
                 return
             begin = state.clock.enter()
             try:
-                x = gradient.detach() if gradient.requires_grad else gradient
-                if type(x) is not Tensor:
-                    x, part = local_gradient(x)
-                self._measure_gradient(meter, tag, x if x.layout is strided else as_dense(x), part)
+                with without_modes_of_others():
+                    x = gradient.detach() if gradient.requires_grad else gradient
+                    if type(x) is not Tensor:
+                        x, part = local_gradient(x)
+                    self._measure_gradient(meter, tag, x if x.layout is strided else as_dense(x), part)
             except Exception as error:
                 meter.fail(error, gradient)
             finally:

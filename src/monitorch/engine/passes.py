@@ -15,7 +15,15 @@ from torch.nn.parameter import is_lazy
 
 from .distributed_tensors import is_distributed
 from .state import State
-from .torch_private import NO_TASK, backward_node, graph_task, inside_backward, is_graph_function, will_execute
+from .torch_private import (
+    NO_TASK,
+    backward_node,
+    graph_task,
+    inside_backward,
+    is_graph_function,
+    will_execute,
+    without_modes_of_others,
+)
 
 IN_TRAIN_MODE, WITH_GRAD = 1, 2
 """The bits of the kind of a forward pass."""
@@ -180,7 +188,8 @@ class TrainingBackward:
     def _judge(self, module: nn.Module | None) -> bool:
         model = None if self._model is None else self._model()
         modules = [part for part in (module, model) if part is not None]  # most likely its own
-        found = reach(chain(*(part.parameters() for part in modules), self._stand_ins()))
+        with without_modes_of_others():
+            found = reach(chain(*(part.parameters() for part in modules), self._stand_ins()))
         now = self._state.step, self._state.passes
         if found is Reach.NONE or (found is Reach.RETURNED and self._with_graph == now):
             return False

@@ -7,6 +7,7 @@ Importing this file loads neither the compiler nor the package for distributed t
 """
 
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -156,8 +157,32 @@ def without_modes() -> AbstractContextManager[Any]:
 
 @contextmanager
 def _without_modes() -> Iterator[None]:
-    with without_functions(), without_operator_modes():
-        yield
+    before, _hidden.mode = _hidden.mode, last_operator_mode()
+    try:
+        with without_functions(), without_operator_modes():
+            yield
+    finally:
+        _hidden.mode = before
+
+
+class _Hidden(threading.local):
+    """The last of the modes of operators that are off for a while, in each thread."""
+
+    mode: Any = None
+
+
+_hidden = _Hidden()
+
+
+def without_modes_of_others() -> AbstractContextManager[Any]:
+    """The same for what hooks of optimizers and gradients do, where a mode of ours may be taken off.
+
+    While one of ours is on nothing is taken off. Nor while a tracer runs: its modes tell that it does.
+    """
+    if not torch._C._len_torch_dispatch_stack():
+        return without_functions()
+    is_ours = any(getattr(mode, "is_ours", False) for mode in _python_dispatch._get_current_dispatch_mode_stack())
+    return nullcontext() if is_ours or is_traced() else _without_modes()
 
 
 OperatorMode = _python_dispatch.TorchDispatchMode
@@ -165,8 +190,11 @@ OperatorMode = _python_dispatch.TorchDispatchMode
 
 
 def last_operator_mode() -> Any:
-    """The last of the modes of operators that are on in this thread, or None; there is no public way to ask."""
-    return _python_dispatch._get_current_dispatch_mode()
+    """The last of the modes of operators that are on in this thread, also if they are off for our hooks; or None.
+
+    There is no public way to ask.
+    """
+    return _python_dispatch._get_current_dispatch_mode() or _hidden.mode
 
 
 def without_graphs() -> AbstractContextManager[Any]:

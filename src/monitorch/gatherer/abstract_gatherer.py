@@ -12,7 +12,7 @@ from ..engine.meter import Subscription, is_measured
 from ..engine.module_hook import ModuleHook
 from ..engine.reports import cause_of, is_news, tell
 from ..engine.tensors import has_no_numbers, tensors_in
-from ..engine.torch_private import is_traced
+from ..engine.torch_private import is_traced, without_modes_of_others
 from ..errors import SkippedSample, warn
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -174,8 +174,9 @@ class Gatherer(AbstractGatherer):
             raise AttributeError(f"this gatherer was detached from {self.name!r}")
         try:
             if self._wants_data() and not has_no_numbers(data):
-                for preprocessor in self._preprocessors:
-                    self.guarded(self._process, preprocessor, *data)
+                with without_modes_of_others():
+                    for preprocessor in self._preprocessors:
+                        self.guarded(self._process, preprocessor, *data)
         except Exception as error:
             tell(self.inspector_state, f"looking at layer {self.name!r}", error)
 

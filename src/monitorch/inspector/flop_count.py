@@ -140,6 +140,7 @@ class _CountingMode(OperatorMode):  # type: ignore[no-untyped-call]
     """Sees every operator, also those that compiled graphs call."""
 
     supports_higher_order_operators = True
+    is_ours = True
 
     def __init__(self, clock: StepClock) -> None:
         from torch.utils.flop_counter import FlopCounterMode  # loads much, and few need it

@@ -19,6 +19,7 @@ from ..engine.origin import Origin
 from ..engine.ranks import own_rank, several_processes
 from ..engine.reports import tell
 from ..engine.tensors import has_no_numbers
+from ..engine.torch_private import without_modes_of_others
 from ..errors import LifecycleError, OptionError, short_repr, warn
 from ..lens.abstract_lens import AbstractLens
 from ..lens.base import Lens, warn_of_twins
@@ -405,8 +406,9 @@ class PyTorchInspector(DisplaysRun):
             axis: what ticks are counted in, ``"epoch"``, ``"step"`` or ``"tick"``; None for steps, if there is a model.
         """
         try:
-            self.complete_step()
-            self._tick(epoch, axis or ("step" if self.state.attached else "tick"))
+            with without_modes_of_others():
+                self.complete_step()
+                self._tick(epoch, axis or ("step" if self.state.attached else "tick"))
         except Exception as error:
             tell(self.state, A_TICK, error)
         self.state.call_back()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..engine.allocation import is_capturing
 from ..engine.distributed_tensors import is_distributed, local_samples
 from ..engine.passes import is_training_pass
-from ..engine.torch_private import is_transformed
+from ..engine.torch_private import is_transformed, without_modes_of_others
 from ..numerical.precision import wide_dtype
 from ..numerical.series import Series
 from ..numerical.waiting import Pending, as_sample
@@ -88,7 +88,8 @@ class LossGradient:
             if self._seen is not None and gradient is not None and not is_capturing(gradient.device):
                 self._to_see -= 1
                 self.is_looking = self._to_see > 0
-                self._seen.add("", as_sample(gradient.detach().clone()))
+                with without_modes_of_others():
+                    self._seen.add("", as_sample(gradient.detach().clone()))
         except Exception as error:  # nothing may raise inside backward
             self.failure, self._seen, self.is_looking = error, None, False
 

@@ -78,9 +78,10 @@ class NoUpdate(Symptom):
         outside = [name for name in frozen if not known[name].optimized or name in run.left_optimizer]
         idle = [names[one.place] for one in found if rates[-1, one.place] == 0]
         ratios = nan_median(_ratios(run).values[-FEWEST:])
-        if not outside and not idle and (len(frozen) > len(names) / 2 or (ratios < NoProgress.ratio).all()):
-            if when.step == changed.steps[0] or remedies.of_schedule(run, for_long=True) is None:
-                return  # steps were too small for all of them from the start, which is another symptom
+        are_nearly_all = len(frozen) > len(names) / 2 or (ratios < NoProgress.ratio).all()
+        has_ended = when.step > changed.steps[0] and remedies.of_schedule(run, for_long=True) is not None
+        if are_nearly_all and not outside and not idle and not has_ended:
+            return  # steps were too small for all of them from the start, which is another symptom
         usual_rate = median(np.where(rates > 0, rates, np.nan))
         why, remedy = self._reason(run, outside, idle, usual_rate, are_many=are_many)
         what = "get gradients but do not change" if are_many else "gets gradients but does not change"
