@@ -61,6 +61,13 @@ def test_purpose_of_a_command_is_the_first_line_of_its_docstring(command, capsys
     assert "More." not in output
 
 
+def test_help_of_a_command_is_its_docstring(command, capsys):
+    command(raising(AssertionError))
+    with pytest.raises(SystemExit):
+        cli.main(["thing", "--help"])
+    assert "Do a thing. More." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("run", "code", "message"),
     [

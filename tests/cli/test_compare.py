@@ -5,7 +5,9 @@ import pytest
 
 from monitorch import cli
 from monitorch.cli.run_difference import relative_difference
+from monitorch.diagnosis.history import LOSS, TRAINING
 from monitorch.store import Writer
+from monitorch.store.samples import SampleArrays
 
 TICKS = 40
 
@@ -112,17 +114,22 @@ def test_what_only_one_has_is_a_difference(compare, option):
         assert found["only_a"] == {"lenses": [], "statistics": [], "layers": []}
     else:
         assert "where both have numbers, but one has more" in found
-        assert "only in b: layers extra" in found
+        assert "layers only in b: extra" in found
 
 
-def test_a_layer_that_one_lens_misses_is_named_with_it(compare):
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_layers_that_one_lens_misses_are_listed_once_with_it(compare, option):
     row = np.ones(3)
-    first = {"A": {"x": {"fc": row, "head": row}}, "B": {"y": {"fc": row}}}
-    second = {"A": {"x": {"head": row}}, "B": {"y": {"fc": row}, "z": {"fc": row}}}
-    code, found = compare(first, second, "--json")
+    layers = {f"fc{number}": row for number in range(10)}
+    first = {"A": {name: {**layers, "head": row} for name in "xw"}, "B": {"y": layers}}
+    second = {"A": {name: {"head": row} for name in "xw"}, "B": {"y": layers, "z": layers}}
+    code, found = compare(first, second, *option)
     assert code == 1
-    assert found["only_a"]["layers"] == ["fc in A"]
-    assert found["only_b"]["statistics"] == ["B/z"]
+    if option:
+        assert found["only_a"] == {"lenses": [], "statistics": [], "layers": [], "layers of A": [*layers]}
+        assert found["only_b"]["statistics"] == ["B/z"]
+    else:
+        assert "layers of A only in a: fc0, fc1, fc2, fc3, fc4, fc5, fc6, fc7 and 2 more" in found.splitlines()
 
 
 def test_numbers_are_compared_step_by_step_and_the_others_counted(compare):
@@ -130,8 +137,127 @@ def test_numbers_are_compared_step_by_step_and_the_others_counted(compare):
     second = {"L": {"x": {"fc": np.arange(2.0, 13.0, 2)}}}  # steps 2, 4, ... 12
     code, found = compare(first, second, "--json", every=2)
     assert code == 0
-    assert found["ticks"] == {"L": {"both": 5, "only_a": 5, "only_b": 1}}
+    assert found["ticks"] == {"L": {"both": 5, "only_a": 5, "only_b": 1, "apart": 0}}
     assert found["statistics"][0]["compared"] == 5
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "pairs"),
+    [
+        ([5, 15, 25, 35], [10, 20, 30], [(5, 10), (15, 20), (25, 30)]),
+        ([10, 20, 30], [5, 15, 25, 35], [(10, 15), (20, 25), (30, 35)]),
+        ([4, 14, 24], [10, 20, 30], [(14, 10), (24, 20)]),
+        ([1, 2, 3, 4, 5], [2, 5, 8], [(2, 2), (5, 5)]),
+        ([1, 2, 3, 4, 5], [5, 8, 11, 14], [(5, 5)]),
+        ([10, 20, 30], [31, 1000, 2000], [(30, 31)]),
+        ([1, 2, 3], [100, 200, 300], []),
+        ([7], [3, 9, 15], [(7, 9)]),
+        ([7], [8], []),
+        ([5, 5, 9], [5, 5, 7], [(5, 5), (5, 5)]),
+    ],
+)
+def test_ticks_at_different_steps_are_compared_with_the_nearest(tmp_path, capsys, ours, theirs, pairs):
+    for name, steps in (("a", ours), ("b", theirs)):
+        with Writer(tmp_path / name) as writer:
+            for step in steps:
+                writer.put("L", step, [[1.0 + step]], layers=["fc"], statistics=["x"])
+    differ = [(a, b) for a, b in pairs if a != b]
+    assert cli.main(["compare", "a", "b", "--runs", str(tmp_path), "--json"]) == (1 if differ or not pairs else 0)
+    found = json.loads(capsys.readouterr().out)
+    left = len(ours) - len(pairs), len(theirs) - len(pairs)
+    apart = max((abs(a - b) for a, b in pairs), default=0)
+    assert found["ticks"]["L"] == {"both": len(pairs), "only_a": left[0], "only_b": left[1], "apart": apart}
+    (part,) = found["statistics"]
+    assert (part["compared"], part["beyond"]) == (len(pairs), len(differ))
+    if differ:
+        (step, step_b), *_ = differ
+        share = pytest.approx(abs(step - step_b) / (1 + max(step, step_b)))
+        told = {"step": step, "step_b": step_b, "layer": "fc", "a": 1.0 + step, "b": 1.0 + step_b, "difference": share}
+        assert part["first"] == told
+
+
+def test_text_says_how_ticks_at_different_steps_were_compared(write_run, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    folder = write_run("a", {"L": {"x": {"fc": [1.0] * 10}}}, every=5).parent  # 5, 10, ... 50
+    write_run("b", {"L": {"x": {"fc": [1.0, 1.0, 1.0, 2.0]}}}, every=7)  # 7, 14, 21, 28
+    assert cli.main(["compare", "a", "b", "--runs", str(folder)]) == 1
+    first, *_, how, why = capsys.readouterr().out.splitlines()
+    assert first == "a and b first differ at steps 30 and 28 in fc: x is 1.000 and 2.000"
+    assert how == "4 ticks compared with the nearest, at most 2 steps apart, 6 left out of a: L"
+    assert why.startswith("where ticks are at different steps, part of a difference is the training between them")
+
+
+def test_at_different_steps_a_number_that_one_run_did_not_measure_is_no_difference(write_run, tmp_path, capsys):
+    write_run("a", {"L": {"x": {"fc": [1.0, 1.0], "head": [1.0, 1.0]}}}, every=10)
+    with Writer(tmp_path / "runs" / "b") as writer:
+        writer.put("L", 9, [[1.0, 1.0]], layers=["fc", "head"], statistics=["x"])
+        writer.put("L", 19, [[1.0]], layers=["head"], statistics=["x"])
+    assert cli.main(["compare", "a", "b", "--runs", str(tmp_path / "runs")]) == 0
+    assert "in 3 numbers" in capsys.readouterr().out
+
+
+@pytest.fixture
+def compare_losses(tmp_path, capsys):
+    """Compare runs that have these training losses, by step, and one tick at their last step; None: no losses."""
+
+    def run(a, b, *arguments):
+        for name, losses in (("a", a), ("b", b)):
+            with Writer(tmp_path / name) as writer:
+                writer.put("run", 10, [[1.0]], layers=["run"], statistics=["Loss/train_loss mean"])
+                if losses is not None:
+                    steps = np.array([*losses])
+                    samples = SampleArrays(steps, np.zeros(len(steps), int), np.array([*losses.values()]))
+                    writer.put_samples(LOSS, samples, writer="w", first=0, names=[TRAINING], replaces=False)
+        code = cli.main(["compare", "a", "b", "--runs", str(tmp_path), "--json", *arguments])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "compared", "parting"),
+    [
+        ({1: 3.0, 2: 2.0, 3: 1.0}, {1: 3.0, 2: 2.0, 3: 1.0, 4: 0.5}, 3, None),
+        ({1: 3.0, 2: 2.0, 3: 1.0}, {1: 3.0, 2: 2.5, 3: 4.0}, 3, (2, 2.0, 2.5, 0.2)),
+        ({1: 3.0, 2: np.nan}, {1: 3.0, 2: np.nan}, 2, None),
+        ({1: 3.0, 2: np.inf}, {1: 3.0, 2: 2.0}, 2, (2, "nan", 2.0, "inf")),
+        ({1: 3.0}, None, None, None),
+        (None, None, None, None),
+    ],
+)
+def test_losses_are_compared_at_every_step(compare_losses, ours, theirs, compared, parting):
+    code, found = compare_losses(ours, theirs)
+    assert code == (1 if parting else 0)
+    parts = {part["statistic"]: part for part in found["statistics"]}
+    losses = parts.pop("Loss/every step", None)
+    assert parts.keys() == {"Loss/train_loss mean"}
+    assert (losses and losses["compared"]) == compared
+    if parting:
+        step, a, b, difference = parting
+        told = {"step": step, "step_b": step, "layer": TRAINING, "a": a, "b": b}
+        share = losses["first"].pop("difference")
+        assert losses["first"] == told
+        assert share == (difference if isinstance(difference, str) else pytest.approx(difference))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "chosen"),
+    [(["--statistic", "every step"], ["losses"]), (["--lens", "^run$"], ["run"]), (["--layers", "train"], ["losses"])],
+)
+def test_losses_are_chosen_like_other_numbers(compare_losses, arguments, chosen):
+    _, found = compare_losses({1: 1.0}, {1: 1.0}, *arguments)
+    assert [part["lens"] for part in found["statistics"]] == chosen
+
+
+@pytest.mark.parametrize(("steps", "text"), [(9, "only in A"), (8, "only in B")])
+def test_the_largest_difference_says_if_only_one_run_has_the_number(tmp_path, capsys, steps, text):
+    for name, missing in (("a", 8), ("b", 9)):
+        with Writer(tmp_path / name) as writer:
+            for step in (1, steps):
+                layers = ["head"] if step == missing else ["fc", "head"]
+                writer.put("L", step, [[1.0] * len(layers)], layers=layers, statistics=["x"])
+    assert cli.main(["compare", "a", "b", "--runs", str(tmp_path)]) == 1
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("x ") and line.endswith(text)]
 
 
 def test_runs_that_share_no_step_are_not_the_same(compare):
@@ -179,10 +305,15 @@ def test_statistics_and_layers_are_told_apart_on_a_narrow_screen(compare, monkey
     assert "Paramet…  " not in text
 
 
-def test_many_statistics_are_cut_short(compare):
-    first = {"L": {f"x{number}": {"fc": [1.0]} for number in range(30)}}
-    second = {"L": {f"x{number}": {"fc": [2.0]} for number in range(30)}}
-    assert "10 statistics more that differ: --statistic REGEX, or --json" in compare(first, second)[1]
+@pytest.mark.parametrize(
+    ("number", "text"), [(30, "10 more statistics differ"), (21, "1 more statistic differs"), (20, None)]
+)
+def test_many_statistics_are_cut_short(compare, number, text):
+    first, second = ({"L": {f"x{place}": {"fc": [value]} for place in range(number)}} for value in (1.0, 2.0))
+    lines = compare(first, second)[1].splitlines()
+    assert [line for line in lines if "more statistic" in line] == (
+        [f"{text}: --statistic REGEX, or --json"] if text else []
+    )
 
 
 @pytest.mark.parametrize(

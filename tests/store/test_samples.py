@@ -48,6 +48,17 @@ def test_what_is_put_comes_out_while_the_run_grows_and_after_it(tmp_path, journa
         np.testing.assert_equal(found, expected)
 
 
+@pytest.mark.parametrize("signal", ["norm", "loss", "none"])
+def test_one_signal_can_be_read_alone(tmp_path, journal, signal):
+    with Writer(tmp_path / "run", journal=journal) as writer:
+        put(writer, samples([1, 2]), names=("a",))
+        put(writer, samples([4]), signal="loss", names=("training",))
+    with open_run(tmp_path / "run") as run:
+        alone = {name: [(names, part.steps.tolist()) for names, part in of] for name, of in run.samples(signal).items()}
+    expected = {"norm": [(("a",), [1, 2])], "loss": [(("training",), [4])]}
+    assert alone == {name: parts for name, parts in expected.items() if name == signal}
+
+
 def test_a_run_without_samples_has_none(tmp_path, journal, one):
     with Writer(tmp_path / "run", journal=journal) as writer:
         one(writer, 1)

@@ -14,7 +14,7 @@ from .wording import printable
 
 
 class Command(Protocol):
-    """What the file of a command defines; the first line of its docstring is its help text."""
+    """What the file of a command defines; its docstring is its help text, of which a list shows the first line."""
 
     __doc__: str | None
 
@@ -67,6 +67,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", title="commands", metavar="command")
     for name, command in COMMANDS.items():
-        purpose = (command.__doc__ or "").partition("\n")[0]
-        command.add_options(commands.add_parser(name, help=purpose, description=purpose))
+        text = command.__doc__ or ""
+        command.add_options(commands.add_parser(name, help=text.partition("\n")[0], description=text))
     return parser

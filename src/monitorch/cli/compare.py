@@ -1,4 +1,8 @@
-"""Show where, when and by how much two runs differ; the exit code is 0 if they are the same and 1 if not."""
+"""Show where, when and by how much two runs differ; the exit code is 0 if they are the same and 1 if not.
+
+Training losses are compared at every step, other numbers at the steps of their ticks. If these are mostly different
+steps, each tick is compared with the nearest one of the other run, and the output says how far apart they are.
+"""
 
 import argparse
 

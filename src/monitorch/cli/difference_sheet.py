@@ -10,14 +10,18 @@ from rich.text import Text
 
 from ..store.types import shown_name
 from ..visualizer.table import number_text
-from .run_difference import Parting, RunDifference, StatisticDifference
+from .run_difference import Parting, RunDifference, StatisticDifference, Ticks
 from .screen import QUIET, open_console, table, words
 from .wording import count_text, printable
 
 _MOST = 20
 _MOST_NAMES = 8
-_HEADINGS = ("statistic", "from step", "layer", "A", "B", "at most")
-_NUMBERS = ("from step", "A", "B", "at most")
+_DIFFERENT_STEPS = (
+    "where ticks are at different steps, part of a difference is the training between them; "
+    "watch(tick_every=N) gives runs the same ticks"
+)
+_NUMBERS = ("from step", "A", "B", "largest difference")
+_HEADINGS = ("statistic", "from step", "layer", *_NUMBERS[1:])
 
 
 def print_difference(difference: RunDifference, a: str, b: str, tolerance: float) -> None:
@@ -32,12 +36,14 @@ def print_difference(difference: RunDifference, a: str, b: str, tolerance: float
     if parted and rest:
         console.print(words(f"{count_text(rest, 'other statistic')} the same within {tolerance:g}", QUIET))
     if len(parted) > _MOST:
-        more = f"{count_text(len(parted) - _MOST, 'statistic')} more that differ: --statistic REGEX, or --json"
+        rest = len(parted) - _MOST
+        more = f"{count_text(rest, 'more statistic')} {'differs' if rest == 1 else 'differ'}"
+        more += ": --statistic REGEX, or --json"
         console.print(words(more, QUIET))
     for name, only in ((a, difference.only_a), (b, difference.only_b)):
         for kind, found in only.items():
             if found:
-                console.print(words(f"only in {name}: {kind} {_listed(found)}"))
+                console.print(words(f"{kind} only in {name}: {_listed(found)}"))
     _print_ticks(console, difference, a, b)
     _print_settings(console, difference.settings)
 
@@ -58,7 +64,8 @@ def _answer(difference: RunDifference, a: str, b: str, tolerance: float) -> str:
     if difference.parted:
         part = difference.parted[0]
         first: Any = part.first
-        where = f"step {first.step:,} in {printable(shown_name(first.layer))}: {printable(part.statistic)} is"
+        step = f"step{'' if first.step == first.step_b else 's'} {_steps_text(first)}"
+        where = f"{step} in {printable(shown_name(first.layer))}: {printable(part.statistic)} is"
         return f"{a} and {b} first differ at {where} {_text(first.a)} and {_text(first.b)}"
     if not compared:
         return f"{a} and {b} have nothing in common to compare"
@@ -70,11 +77,17 @@ def _answer(difference: RunDifference, a: str, b: str, tolerance: float) -> str:
 def _row(part: StatisticDifference) -> tuple[Any, ...]:
     first: Any = part.first
     largest: Any = part.largest
-    return part.statistic, f"{first.step:,}", shown_name(first.layer), _text(first.a), _text(first.b), _by(largest)
+    return part.statistic, _steps_text(first), shown_name(first.layer), _text(first.a), _text(first.b), _by(largest)
+
+
+def _steps_text(parting: Parting) -> str:
+    return f"{parting.step:,}" if parting.step == parting.step_b else f"{parting.step:,} and {parting.step_b:,}"
 
 
 def _by(parting: Parting) -> str:
-    return "missing" if None in (parting.a, parting.b) else percent_text(parting.difference)
+    if None in (parting.a, parting.b):
+        return f"only in {'A' if parting.b is None else 'B'}"
+    return percent_text(parting.difference)
 
 
 def _text(value: float | None) -> str:
@@ -88,13 +101,31 @@ def _listed(names: list[str]) -> str:
 
 
 def _print_ticks(console: Console, difference: RunDifference, a: str, b: str) -> None:
-    uneven = {lens: ticks for lens, ticks in difference.ticks.items() if ticks.only_a or ticks.only_b}
+    uneven = {lens: ticks for lens, ticks in difference.ticks.items() if ticks.only_a or ticks.only_b or ticks.apart}
     for ticks in sorted(set(uneven.values())):
         lenses = [lens for lens, found in uneven.items() if found == ticks]
-        counts = [(ticks.only_a, a), (ticks.only_b, b)]
-        extra = " and ".join(f"{number:,} only in {name}" for number, name in counts if number)
-        text = f"{count_text(ticks.both, 'tick')} compared, {extra}: {_listed(lenses)}"
-        console.print(words(text, QUIET))
+        console.print(words(f"{_ticks_text(ticks, a, b)}: {_listed(lenses)}", QUIET))
+    if any(ticks.apart for ticks in uneven.values()):
+        console.print(words(_DIFFERENT_STEPS, QUIET))
+
+
+def _ticks_text(ticks: Ticks, a: str, b: str) -> str:
+    """How the ticks of some lenses were compared.
+
+    >>> _ticks_text(Ticks(5, 3, 0, 0), "one", "other")
+    'compared at 5 steps, 3 only in one'
+    >>> _ticks_text(Ticks(1, 0, 1, 7), "one", "other")
+    '1 tick compared with the nearest, at most 7 steps apart, 1 left out of other'
+    """
+    where, which = f"compared at {count_text(ticks.both, 'step')}", "only in"
+    if ticks.apart:
+        apart = count_text(ticks.apart, "step")
+        where, which = (
+            f"{count_text(ticks.both, 'tick')} compared with the nearest, at most {apart} apart",
+            "left out of",
+        )
+    counts = [f"{number:,} {which} {name}" for number, name in ((ticks.only_a, a), (ticks.only_b, b)) if number]
+    return ", ".join([where, " and ".join(counts)] if counts else [where])
 
 
 def _print_settings(console: Console, settings: Mapping[str, tuple[Any, Any]]) -> None:

@@ -69,7 +69,14 @@ def _is_run(folder: Path) -> bool:
     return folder.is_dir() and any(folder.glob("rank*"))
 
 
-def choose(run: Run, options: argparse.Namespace, *, with_edges: bool, whole_run: bool = False) -> list[Choice]:
+def choose(
+    run: Run,
+    options: argparse.Namespace,
+    *,
+    with_edges: bool,
+    whole_run: bool = False,
+    more: Sequence[LensInfo] = (),
+) -> list[Choice]:
     """The statistics and layers that pass the filters.
 
     Args:
@@ -78,8 +85,9 @@ def choose(run: Run, options: argparse.Namespace, *, with_edges: bool, whole_run
         with_edges: also include band edges, counts and facts of parameters, such as checksums; with a filter by name
             they are always included.
         whole_run: also include numbers of the whole model.
+        more: what else there is to choose from.
     """
-    lenses = [lens for lens in run.lenses.values() if lens.ticks and (whole_run or lens.name != WHOLE_RUN)]
+    lenses = [*more, *(lens for lens in run.lenses.values() if lens.ticks and (whole_run or lens.name != WHOLE_RUN))]
     matching = _matching("lens", options.lens, {lens.name: lens for lens in lenses}).values()
     names = {statistic.name: statistic for lens in matching for statistic in lens.statistics}
     statistics = set(_matching("statistic", options.statistic, names))

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..diagnosis import RunFacts, SampleHistory
+from ..diagnosis.history import LOSS, TRAINING
 from ..diagnosis.ranking import central
 from ..statistic import Role
-from ..store import WHOLE_RUN, Run
+from ..store import WHOLE_RUN, Axis, LensInfo, Run, Statistic
 from .reading import Choice, Numbers, choose, every_tick, pieces
 from .run_facts import newest_frames
-
-Places = tuple[NDArray[np.intp], NDArray[np.intp]]
+from .tick_pairs import Places, paired_ticks
 
 SETTINGS = ("config", "model", "optimizers", "script", "git", "machine", "versions")
 """The facts of a run that say how it was trained."""
@@ -22,11 +23,15 @@ SETTINGS = ("config", "model", "optimizers", "script", "git", "machine", "versio
 _SPEED = re.compile("per second")
 """Never the same in two runs, so compared only on request."""
 
+_LOSSES = LensInfo("losses", (Statistic("Loss/every step"),), (TRAINING,), 1, None, None)
+"""What the training losses of all steps are listed as, beside the lenses."""
+
 
 class Parting(NamedTuple):
-    """Two numbers that differ; None if one was not measured."""
+    """Two numbers that differ, and the step of each; None if one was not measured."""
 
     step: int
+    step_b: int
     layer: str
     a: float | None
     b: float | None
@@ -46,11 +51,15 @@ class StatisticDifference(NamedTuple):
 
 
 class Ticks(NamedTuple):
-    """How many ticks of a lens both runs have, and how many only one of them has."""
+    """How many ticks of a lens were compared, how many of each run were left out, and the most steps between two.
+
+    ``apart`` is 0 if they were compared at the same steps, and not each with the nearest one of the other run.
+    """
 
     both: int
     only_a: int
     only_b: int
+    apart: int
 
 
 class RunDifference(NamedTuple):
@@ -81,13 +90,16 @@ class RunDifference(NamedTuple):
 
 
 def compare_runs(a: Run, b: Run, options: argparse.Namespace) -> RunDifference:
-    """Compare the numbers that both have, at the steps that both have."""
-    ours, theirs = _chosen(a, options), _chosen(b, options)
+    """Compare the numbers that both have at the same steps, or at the nearest ones; losses at every step."""
+    losses = _losses(a), _losses(b)
+    lenses = [_LOSSES] if all(len(one.axis.step) for one in losses) else []
+    ours, theirs = _chosen(a, options, lenses), _chosen(b, options, lenses)
     ticks: dict[str, Ticks] = {}
     statistics = []
-    for key in ours:
+    for key, choice in ours.items():
         if key in theirs:
-            statistic, ticks[key[0]] = _compare(a, b, ours[key], theirs[key], options.tolerance)
+            read = [losses] if choice.lens is _LOSSES else _pieces(a, b, choice, theirs[key])
+            statistic, ticks[choice.lens.name] = _compare(choice, read, options.tolerance)
             statistics.append(statistic)
     settings = differing_settings(a.meta, b.meta)
     one, other = _newest(a), _newest(b)
@@ -140,46 +152,62 @@ def relative_difference(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]
     return np.where(same, 0.0, share)
 
 
-def _chosen(run: Run, options: argparse.Namespace) -> dict[tuple[str, str], Choice]:
-    found = choose(run, options, with_edges=True, whole_run=True)
+def _losses(run: Run) -> Numbers:
+    """The training loss of every step, as far as the run has kept it."""
+    history = SampleHistory(RunFacts())
+    for names, samples in run.samples(LOSS).get(LOSS, ()):
+        history.add(LOSS, names, samples.places, samples.steps, samples.values)
+    found = history.loss()
+    values, size = found.values[None].astype(np.float32), len(found)
+    axis = Axis(found.steps, np.zeros(size, np.int32), np.zeros(size))
+    return Numbers((TRAINING,), axis, found.steps, values, np.isnan(values).astype(np.int64))
+
+
+def _chosen(run: Run, options: argparse.Namespace, more: Sequence[LensInfo]) -> dict[tuple[str, str], Choice]:
+    found = choose(run, options, with_edges=True, whole_run=True, more=more)
     if options.statistic is None:
         found = [choice for choice in found if not _SPEED.search(choice.statistic.name)]
     return {(choice.lens.name, choice.statistic.name): choice for choice in found}
 
 
 def _only(here: dict[tuple[str, str], Choice], there: dict[tuple[str, str], Choice]) -> dict[str, list[str]]:
-    """Lenses, statistics and layers that only this run has, of the model or of one lens."""
+    """Lenses, statistics and layers that only this run has; layers that the other has elsewhere, by their lens."""
     lenses = {lens for lens, _ in there}
     known = {key: set(choice.layers) for key, choice in there.items()}
     layers = {layer for own in known.values() for layer in own}
-    missing = [
-        (lens, layer)
-        for (lens, name), choice in here.items()
-        if (lens, name) in known
-        for layer in choice.layers
-        if layer not in known[lens, name]
-    ]
-    return {
+    found: dict[str, list[str]] = {
         "lenses": list(dict.fromkeys(lens for lens, _ in here if lens not in lenses)),
         "statistics": [f"{lens}/{name}" for lens, name in here if lens in lenses and (lens, name) not in there],
-        "layers": list(
-            dict.fromkeys(layer if layer not in layers else f"{layer} in {lens}" for lens, layer in missing)
-        ),
+        "layers": [],
     }
+    for (lens, name), choice in here.items():
+        for layer in choice.layers if (lens, name) in known else ():
+            if layer not in known[lens, name]:
+                kind = found.setdefault(f"layers of {lens}" if layer in layers else "layers", [])
+                if layer not in kind:
+                    kind.append(layer)
+    return found
 
 
-def _compare(a: Run, b: Run, ours: Choice, theirs: Choice, tolerance: float) -> tuple[StatisticDifference, Ticks]:
+def _pieces(a: Run, b: Run, ours: Choice, theirs: Choice) -> Iterator[tuple[Numbers, Numbers]]:
+    """The numbers of both runs, for the layers that both have."""
     known = set(theirs.layers)
-    shared = [layer for layer in ours.layers if layer in known]
+    for layers in pieces([layer for layer in ours.layers if layer in known]):
+        yield every_tick(a, ours, layers), every_tick(b, theirs, layers)
+
+
+def _compare(
+    choice: Choice, read: Iterable[tuple[Numbers, Numbers]], tolerance: float
+) -> tuple[StatisticDifference, Ticks]:
     compared = beyond = 0
     firsts: list[Parting] = []
     largest: list[Parting] = []
-    ticks = Ticks(0, 0, 0)
-    for layers in pieces(shared):
-        both = every_tick(a, ours, layers), every_tick(b, theirs, layers)
-        places = _common(*both)
-        shared_ticks = len(places[0])
-        ticks = Ticks(shared_ticks, *(len(one.last_step) - shared_ticks for one in both))
+    ticks = Ticks(0, 0, 0, 0)
+    for both in read:
+        places = paired_ticks(*both)
+        pairs = len(places[0])
+        left_a, left_b = (len(one.last_step) - pairs for one in both)
+        ticks = Ticks(pairs, left_a, left_b, int(np.ptp(_steps(*both, places), 0).max(initial=0)))
         share, measured = _shares(*both, places)
         compared += int(measured.sum())
         beyond += int((share > tolerance).sum())
@@ -191,38 +219,32 @@ def _compare(a: Run, b: Run, ours: Choice, theirs: Choice, tolerance: float) -> 
             largest.append(_parting(*both, places, share, row, column))
     first = min(firsts, key=lambda one: one.step, default=None)
     worst = max(largest, key=lambda one: one.difference, default=None)
-    names = ours.lens.name, ours.statistic.name, ours.statistic.role
+    names = choice.lens.name, choice.statistic.name, choice.statistic.role
     return StatisticDifference(*names, compared, beyond, first, worst), ticks
 
 
-def _common(a: Numbers, b: Numbers) -> Places:
-    """Columns of both runs that are the same tick; several ticks at one step are paired in order."""
-    known = {key: place for place, key in enumerate(_keys(b)) if key is not None}
-    pairs = [(place, known[key]) for place, key in enumerate(_keys(a)) if key in known]
-    here, there = zip(*pairs, strict=True) if pairs else ((), ())
-    return np.array(here, np.intp), np.array(there, np.intp)
-
-
-def _keys(numbers: Numbers) -> list[tuple[int, int] | None]:
-    """Step, and the number of the tick at this step; columns that average several steps have none."""
-    step = numbers.axis.step
-    order = np.arange(len(step)) - np.searchsorted(step, step)
-    single = (step == numbers.last_step).tolist()
-    pairs: Sequence[tuple[int, int]] = list(zip(step.tolist(), order.tolist(), strict=True))
-    return [pair if alone else None for pair, alone in zip(pairs, single, strict=True)]
+def _steps(a: Numbers, b: Numbers, places: Places) -> NDArray[np.int64]:
+    """The steps of the ticks that are compared, ``[run, tick]``."""
+    return np.stack([a.axis.step[places[0]], b.axis.step[places[1]]])
 
 
 def _shares(a: Numbers, b: Numbers, places: Places) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Differences ``[layer, tick]``, infinite where only one was measured, and where at least one was."""
+    """Differences ``[layer, tick]``, and where numbers were compared.
+
+    At the same step a number that only one run has is a difference, infinite; at different steps it is none.
+    """
     one, other = a.measured[:, places[0]], b.measured[:, places[1]]
     share = relative_difference(a.values[:, places[0]], b.values[:, places[1]])
-    return np.where(one == other, share, np.inf), one | other
+    is_same_step = np.ptp(_steps(a, b, places), 0) == 0
+    compared = np.where(is_same_step, one | other, one & other)
+    return np.where(compared, np.where(one == other, share, np.inf), 0.0), compared
 
 
 def _parting(a: Numbers, b: Numbers, places: Places, share: NDArray[np.float64], row: int, column: int) -> Parting:
     here, there = int(places[0][column]), int(places[1][column])
+    steps = int(a.axis.step[here]), int(b.axis.step[there])
     pair = _measured(a, row, here), _measured(b, row, there)
-    return Parting(int(a.axis.step[here]), a.layers[row], *pair, float(share[row, column]))
+    return Parting(*steps, a.layers[row], *pair, float(share[row, column]))
 
 
 def _measured(numbers: Numbers, row: int, column: int) -> Any:

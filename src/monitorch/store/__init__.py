@@ -23,7 +23,7 @@ Reading::
         -> Window(layers, axis, last_step, mean, minimum, maximum, nonfinite, finite)           arrays [layer, column]
     run.newest() -> {lens: Frame};  run.frame_at(step) -> {lens: Frame}            Frame.values[statistic, layer]
     run.histograms(lens, tag, step=None, layers=None) -> HistogramFrame(lens, tag, step, layers, edges, counts) or None
-    run.samples() -> {signal: [(names, SampleArrays(steps, places, values))]}
+    run.samples(signal=None) -> {signal: [(names, SampleArrays(steps, places, values))]}
     run.events(since=0) -> [Event(step, kind, severity, epoch, time, layer, statistic, body, id)]
     flight_records(run.path.parent) -> [path];  read_flight_record(path) -> FlightRecord     the last steps of a run
     run.data_version() -> int                                                      another number after each commit

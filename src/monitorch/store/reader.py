@@ -32,6 +32,8 @@ from .types import WHOLE_RUN, Event, Floats, Frame, HistogramFrame, Layer
 _EVENTS = (
     "SELECT segment, step, kind, severity, epoch, time, layer, statistic, body, id FROM event WHERE id > ? ORDER BY id"
 )
+_SAMPLED = "SELECT signal, writer, place, name FROM sampled WHERE signal = ifnull(?, signal)"
+_SAMPLES = "SELECT signal, writer, segment, data FROM samples WHERE signal = ifnull(?, signal) ORDER BY id"
 _HISTOGRAM = "SELECT edges.data, histogram.data FROM histogram JOIN edges ON edges.id = edges WHERE histogram.rowid = ?"
 
 
@@ -219,26 +221,29 @@ class Run:
         shown = tuple(name for name in (known if layers is None else layers) if name in places)
         return HistogramFrame(lens, tag, own, shown, edges, counts[[places[name] for name in shown]])
 
-    def samples(self) -> dict[str, list[tuple[tuple[str, ...], SampleArrays]]]:
-        """Single samples by signal: for each process that has written some, the names of places, and the samples."""
+    def samples(self, signal: str | None = None) -> dict[str, list[tuple[tuple[str, ...], SampleArrays]]]:
+        """Single samples by signal: for each process that has written some, the names of places, and the samples.
+
+        Args:
+            signal: only this one; None for all.
+        """
         names: dict[tuple[str, str], dict[int, str]] = {}
         parts: dict[tuple[str, str], list[SampleArrays]] = {}
         with self._moment() as connection:
-            for signal, writer, place, name in connection.execute("SELECT signal, writer, place, name FROM sampled"):
-                names.setdefault((signal, writer), {})[place] = name
-            rows = connection.execute("SELECT signal, writer, segment, data FROM samples ORDER BY id").fetchall()
+            for own, writer, place, name in connection.execute(_SAMPLED, [signal]):
+                names.setdefault((own, writer), {})[place] = name
+            rows = connection.execute(_SAMPLES, [signal]).fetchall()
             ends = {segment: self._end_of(segment) for segment in {row[2] for row in rows}}
-        for signal, writer, segment, data in rows:
+        for own, writer, segment, data in rows:
             taken, end = unpack_samples(data), ends[segment]
-            is_valid = np.isin(taken.places, list(names.get((signal, writer), {})))
+            is_valid = np.isin(taken.places, list(names.get((own, writer), {})))
             is_valid &= True if end is None else taken.steps <= end
-            parts.setdefault((signal, writer), []).append(taken.select(is_valid))
+            parts.setdefault((own, writer), []).append(taken.select(is_valid))
         found: dict[str, list[tuple[tuple[str, ...], SampleArrays]]] = {}
-        for (signal, writer), own in parts.items():
-            known = names.get((signal, writer), {})
+        for (own, writer), taken_all in parts.items():
+            known = names.get((own, writer), {})
             ordered = tuple(known.get(place, "") for place in range(max(known, default=-1) + 1))
-            joined = SampleArrays.joined(own)
-            found.setdefault(signal, []).append((ordered, joined))
+            found.setdefault(own, []).append((ordered, SampleArrays.joined(taken_all)))
         return found
 
     def events(self, since: int = 0) -> list[Event]:
