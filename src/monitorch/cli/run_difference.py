@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..diagnosis import RunFacts, SampleHistory
+from ..diagnosis import SampleHistory
 from ..diagnosis.history import LOSS, TRAINING
 from ..diagnosis.ranking import central
 from ..statistic import Role
@@ -154,7 +154,7 @@ def relative_difference(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]
 
 def _losses(run: Run) -> Numbers:
     """The training loss of every step, as far as the run has kept it."""
-    history = SampleHistory(RunFacts())
+    history = SampleHistory()
     for names, samples in run.samples(LOSS).get(LOSS, ()):
         history.add(LOSS, names, samples.places, samples.steps, samples.values)
     found = history.loss()
@@ -175,18 +175,16 @@ def _only(here: dict[tuple[str, str], Choice], there: dict[tuple[str, str], Choi
     lenses = {lens for lens, _ in there}
     known = {key: set(choice.layers) for key, choice in there.items()}
     layers = {layer for own in known.values() for layer in own}
-    found: dict[str, list[str]] = {
-        "lenses": list(dict.fromkeys(lens for lens, _ in here if lens not in lenses)),
-        "statistics": [f"{lens}/{name}" for lens, name in here if lens in lenses and (lens, name) not in there],
-        "layers": [],
-    }
+    missing: dict[str, dict[str, None]] = {"layers": {}}  # each only once, in order
     for (lens, name), choice in here.items():
         for layer in choice.layers if (lens, name) in known else ():
             if layer not in known[lens, name]:
-                kind = found.setdefault(f"layers of {lens}" if layer in layers else "layers", [])
-                if layer not in kind:
-                    kind.append(layer)
-    return found
+                missing.setdefault(f"layers of {lens}" if layer in layers else "layers", {})[layer] = None
+    return {
+        "lenses": list(dict.fromkeys(lens for lens, _ in here if lens not in lenses)),
+        "statistics": [f"{lens}/{name}" for lens, name in here if lens in lenses and (lens, name) not in there],
+        **{kind: list(names) for kind, names in missing.items()},
+    }
 
 
 def _pieces(a: Run, b: Run, ours: Choice, theirs: Choice) -> Iterator[tuple[Numbers, Numbers]]:

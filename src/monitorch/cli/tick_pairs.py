@@ -1,6 +1,5 @@
 """Which ticks of two runs are compared with each other."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,10 +30,8 @@ def same_steps(a: NDArray[np.int64], b: NDArray[np.int64]) -> Places:
     >>> [places.tolist() for places in same_steps(np.array([1, 2, 2, 5]), np.array([2, 2, 4, 5]))]
     [[1, 2, 3], [0, 1, 3]]
     """
-    known = {key: place for place, key in enumerate(_numbered(b))}
-    pairs = [(place, known[key]) for place, key in enumerate(_numbered(a)) if key in known]
-    here, there = zip(*pairs, strict=True) if pairs else ((), ())
-    return np.array(here, np.intp), np.array(there, np.intp)
+    _, here, there = np.intersect1d(_numbered(a), _numbered(b), assume_unique=True, return_indices=True)
+    return here, there
 
 
 def nearest_steps(a: NDArray[np.int64], b: NDArray[np.int64]) -> Places:
@@ -50,10 +47,10 @@ def nearest_steps(a: NDArray[np.int64], b: NDArray[np.int64]) -> Places:
     return np.flatnonzero(close), to[close]
 
 
-def _numbered(steps: NDArray[np.int64]) -> Sequence[tuple[int, int]]:
-    """Each step, and its number among equal ones."""
-    order = np.arange(len(steps)) - np.searchsorted(steps, steps)
-    return list(zip(steps.tolist(), order.tolist(), strict=True))
+def _numbered(steps: NDArray[np.int64]) -> NDArray[np.complex128]:
+    """Each step as the real part, and its number among equal ones as the imaginary part: pairs that can be sorted."""
+    numbered: NDArray[np.complex128] = steps + 1j * (np.arange(len(steps)) - np.searchsorted(steps, steps))
+    return numbered
 
 
 def _nearest(steps: NDArray[Any], others: NDArray[Any]) -> NDArray[np.intp]:
