@@ -7,6 +7,7 @@ import sqlite3
 import pytest
 
 from monitorch import cli
+from monitorch.diagnosis import Finding, Remedy
 from monitorch.store import Writer, journal, list_runs
 
 ONE = {"Norm": {"Norm/mean": {"fc": [1.0, 2.0]}}}
@@ -38,6 +39,54 @@ def test_table_tells_status_ticks_and_steps(folder, capsys):
     assert lines["odd"][1] == "damaged"
     assert lines["live"][1:4] == ["running", "0", "-"]
     assert lines["5"][:2] == ["5", "runs"]
+
+
+def finding(symptom, step, severity="warning", **options):
+    return Finding(symptom, severity, "fc", step, step, "", Remedy(""), **options).to_json()
+
+
+@pytest.mark.parametrize(
+    ("meta", "line"),
+    [
+        ({}, "not diagnosed"),
+        ({"findings": [{"symptom": "of another release"}]}, "not diagnosed"),
+        ({"findings": []}, "healthy"),
+        ({"findings": [finding("no_update", 5, resolved_at=9), finding("dead_units", 3, "info")]}, "healthy"),
+        ({"findings": [finding("no_update", 1200)]}, "no update since step 1,200"),
+        (
+            {"findings": [finding("dead_units", 8), finding("no_update", 3, "error"), finding("loss_spike", 4)]},
+            "dead units since step 8, 2 more",
+        ),
+        (
+            {"findings": [finding("dead_units", 8), finding("no_update", 9, caused_by="dead_units:fc")]},
+            "dead units since step 8",
+        ),
+    ],
+)
+def test_table_tells_the_first_problem(write_run, capsys, monkeypatch, meta, line):
+    monkeypatch.setenv("COLUMNS", "200")
+    folder = write_run("a", ONE, meta=meta).parent
+    assert cli.main(["runs", str(folder)]) == 0
+    headings, _, row, *_ = capsys.readouterr().out.splitlines()
+    assert row[headings.index("verdict") :] == line
+
+
+@pytest.mark.parametrize(
+    ("dropped", "notes"),
+    [
+        (0, []),
+        (1, ["1 frame lost, because the disk was too slow"]),
+        (1234, ["1,234 frames lost, because the disk was too slow"]),
+    ],
+)
+def test_what_was_lost_is_told_below_the_run(write_run, capsys, monkeypatch, dropped, notes):
+    monkeypatch.setenv("COLUMNS", "200")
+    folder = write_run("a", ONE)
+    with contextlib.closing(sqlite3.connect(folder / "rank0.db", isolation_level=None)) as file:
+        file.execute("UPDATE meta SET value = ? WHERE key = 'dropped'", [str(dropped)])
+    assert cli.main(["runs", str(folder.parent)]) == 0
+    _, _, _, *below, _, _ = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in below] == notes
 
 
 @pytest.fixture

@@ -46,9 +46,28 @@ def print_findings(
 
 def verdict_words(findings: Sequence[Finding]) -> Text:
     """The verdict, in the colour of the worst problem."""
+    return words(verdict(findings), _colour(findings))
+
+
+def short_verdict(findings: Sequence[Finding] | None) -> Text:
+    """The first problem and since when, how many others there are, or that there is none.
+
+    >>> from monitorch.diagnosis import Remedy
+    >>> short_verdict([Finding("no_update", "error", "fc1", 1200, 1300, "", Remedy(""))]).plain
+    'no update since step 1,200'
+    """
+    if findings is None:
+        return words(verdict(None), QUIET)
+    if not problems(findings):
+        return verdict_words(findings)
+    first, *others = problems(findings)
+    text = f"{first.title} since step {first.step:,}" + (f", {len(others)} more" if others else "")
+    return words(text, _colour(findings))
+
+
+def _colour(findings: Sequence[Finding]) -> str:
     worst = {finding.severity for finding in problems(findings)}
-    colour = TROUBLE if "error" in worst else "bold yellow" if worst else "bold green"
-    return words(verdict(findings), colour)
+    return TROUBLE if "error" in worst else "bold yellow" if worst else "bold green"
 
 
 def problem_lines(

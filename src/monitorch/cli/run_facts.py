@@ -19,11 +19,16 @@ from .wording import status_text
 
 def listed(info: RunInfo) -> dict[str, Any]:
     """A run in a list of runs, and how it is; None if it cannot be read."""
-    told = None
+    told = None if info.problem else verdict(found_in(info))
+    return {**info._asdict(), "status": status_text(info.status, info.age), "verdict": told}
+
+
+def found_in(info: RunInfo) -> list[Finding] | None:
+    """The findings of a run in a list of runs; None if it was not diagnosed, or cannot be read."""
     if info.problem is None:
         with suppress(StoreError, OSError), open_run(info.path) as run:  # it may just have been removed
-            told = verdict(findings_of(run.meta))
-    return {**info._asdict(), "status": status_text(info.status, info.age), "verdict": told}
+            return findings_of(run.meta)
+    return None
 
 
 def headline(run: Run, findings: Sequence[Finding] | None = None) -> dict[str, Any]:

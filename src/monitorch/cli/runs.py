@@ -1,4 +1,4 @@
-"""List the runs of a folder, and remove crashed or old ones."""
+"""List the runs of a folder with what is wrong in them, and remove crashed or old ones."""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 _ENDED = ("crashed", "finished")
 _ENDINGS = (".log", ".db", ".db-wal", ".db-shm", ".db-journal")
-_HEADINGS = ("run", "status", "ticks", "last step", "last sign", "size", "drops")
+_NUMBERS = ("ticks", "last step", "last sign", "size")
+_HEADINGS = ("run", "status", *_NUMBERS, "verdict")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +117,9 @@ def _print_json(**facts: list[dict[str, Any]]) -> None:
 
 
 def _print_table(folder: Path, runs: "list[RunInfo]") -> None:
-    from .screen import QUIET, TROUBLE, open_console, status_words, table, words
+    from .finding_sheet import short_verdict
+    from .run_facts import found_in
+    from .screen import QUIET, open_console, status_words, table, words
     from .wording import age_text, count_text, size_text, status_text
 
     console = open_console()
@@ -132,11 +135,19 @@ def _print_table(folder: Path, runs: "list[RunInfo]") -> None:
             "-" if info.last_step is None else f"{info.last_step:,}",
             age_text(info.age),
             size_text(info.size),
-            words(f"{info.dropped:,}", TROUBLE if info.dropped else QUIET),
+            words("-") if info.problem else short_verdict(found_in(info)),
         )
         for info in runs
     ]
-    console.print(table(console, _HEADINGS, rows, numbers=_HEADINGS[2:], notes=[info.why for info in runs]))
+    console.print(table(console, _HEADINGS, rows, _NUMBERS, notes=[_note(info) for info in runs]))
     total = sum(info.size for info in runs)
     console.print()
     console.print(words(f"{count_text(len(runs), 'run')} in {folder}, {size_text(total)}", QUIET))
+
+
+def _note(info: "RunInfo") -> str:
+    """What ended the run, why it cannot be read, or what it has lost."""
+    from .wording import count_text
+
+    lost = f"{count_text(info.dropped, 'frame')} lost, because the disk was too slow" if info.dropped else ""
+    return "; ".join(filter(None, (info.why, lost)))
