@@ -378,9 +378,9 @@ def test_lens_that_shows_no_number_does_not_end_the_training(tmp_path, value):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "a/b"}, "name='a/b' must be the name of a folder, without slashes"),
-        ({"name": ".."}, "must be the name of a folder"),
-        ({"name": "lr=0.1," * 40}, "is too long for a folder: the most is 240 bytes"),
+        ({"name": "a/b"}, "a run cannot be called 'a/b': its name is that of a folder, without slashes"),
+        ({"name": ".."}, "a run cannot be called '..': its name is that of a folder"),
+        ({"name": "lr=0.1," * 40}, "the name of a folder has at most 240 bytes"),
         ({"resume": True}, "resume=True needs the name of the run"),
         ({"name": "a", "resume_step": 3}, "resume_step=3 needs resume=True"),
         ({"max_size": 10}, "max_size=10 must be a number of bytes, at least 1048576"),

@@ -76,9 +76,10 @@ class StoreVisualizer(RecordSink):
         max_size: int | None = None,
     ) -> None:
         if name is not None and (not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", "..")):
-            raise OptionError(f"name={name!r} must be the name of a folder, without slashes")
+            raise OptionError(f"a run cannot be called {name!r}: its name is that of a folder, without slashes")
         if name is not None and len(name.encode(errors="replace")) > LONGEST_NAME:
-            raise OptionError(f"name={short_repr(name)} is too long for a folder: the most is {LONGEST_NAME} bytes")
+            text = f"a run cannot be called {short_repr(name)}: the name of a folder has at most {LONGEST_NAME} bytes"
+            raise OptionError(text)
         if resume and name is None:
             raise OptionError("resume=True needs the name of the run")
         meta = {**(facts or {}), "config": dict(config or {})}
