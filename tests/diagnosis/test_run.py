@@ -146,6 +146,26 @@ def test_harm_is_never_less_than_said(story, falling):
     assert RunView(story().losses(falling()).history).harm("warning") == "warning"
 
 
+@pytest.mark.parametrize(
+    ("loss_fn", "last", "first_loss"),
+    [
+        ("CrossEntropyLoss", 2.5, 2.8),
+        ("CrossEntropyLoss", 60.0, 2.8),  # far from where it began
+        ("MSELoss", 2.5, 2.8),
+        (None, 2.5, 2.8),
+        (None, 60.0, 300.0),  # it may be meant to rise
+    ],
+)
+def test_a_loss_that_the_first_steps_made_explode_began_below(story, loss_fn, last, first_loss):
+    run = RunView(story(loss_fn=loss_fn).losses([2.8, 90.0, 300.0, 900.0, 400.0, *[last] * 100]).history)
+    assert (run.first_loss, run.learns) == (first_loss, first_loss == 300.0)
+
+
+def test_a_loss_that_rises_a_little_at_first_began_with_the_median(story, falling):
+    values = [2.8, 3.5, 4.0, 4.4, 4.1, *falling(100)]
+    assert RunView(story(loss_fn="CrossEntropyLoss").losses(values).history).first_loss == 4.0
+
+
 def test_first_and_last_loss_are_medians_of_finite_ones(story):
     run = RunView(story().losses([math.inf, 5.0, 7.0, 6.0, math.nan, 4.0, 2.0, 1.0, 3.0, 2.0]).history)
     assert run.first_loss == 6.0

@@ -17,6 +17,9 @@ EARLY = 5
 MOST_SORTED = 1 << 20
 """The most numbers sorted at once; windows of a long run are processed in parts."""
 
+RISEN = 2.0
+"""If the median of the first losses is this many times the very first one, steps have made it rise."""
+
 SHORT, PATIENCE = 30, 100
 """With fewer steps than ``SHORT`` nothing can be said about learning; with fewer than ``PATIENCE``, a run that has
 learned little may still learn much."""
@@ -130,8 +133,16 @@ class RunView:
 
     @cached_property
     def first_loss(self) -> float:
-        """Where training began: the median of the first finite losses; NaN if that is not known."""
-        return self._level(self.loss.values[: EARLY * self._block]) if self.saw_the_start else math.nan
+        """Where training began: the median of the first finite losses; NaN if that is not known.
+
+        If the first steps have made it rise far, it is the loss before them: to come back from there is no progress.
+        Of losses that torch does not know, only if it came back: some begin at 0 and are meant to rise.
+        """
+        if not self.saw_the_start:
+            return math.nan
+        usual, first = (self._level(self.loss.values[: count * self._block]) for count in (EARLY, 1))
+        limit, is_known = RISEN * abs(first), self.facts.loss_fn in (*CROSS_ENTROPY, *BINARY, *DISTANCES)
+        return first if usual > limit and (is_known or self.last_loss <= limit) else usual
 
     @cached_property
     def last_loss(self) -> float:
