@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from monitorch.cli import sparkline
-from monitorch.cli.screen import blocks_of, status_words, table, words
+from monitorch.cli.screen import blocks_of, open_console, status_words, table, words
 
 
 def console(width, encoding="utf-8"):
@@ -17,6 +17,20 @@ def lines_of(target, renderable):
     with target.capture() as capture:
         target.print(renderable)
     return [line.rstrip() for line in capture.get().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("one two three four", ["one two", "three four"]),
+        ("  indented   \n\n   \nend  ", ["  indented", "", "", "end"]),
+        ("é " * 5 + "  ", ["é é é é é"]),
+    ],
+)
+def test_without_a_terminal_no_line_ends_with_spaces(capsys, monkeypatch, text, lines):
+    monkeypatch.setenv("COLUMNS", "11")
+    open_console().print(text.ljust(11))
+    assert capsys.readouterr().out == "".join(f"{line}\n" for line in lines)
 
 
 ROWS = [("encoder.layers.11.attention.output", "Weight Gradient Norm", "1.234e-5"), ("fc", "Loss", "7")]

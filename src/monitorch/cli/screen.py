@@ -1,9 +1,10 @@
 """Output to the terminal: plain text if there is none, and without control codes from names."""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -15,6 +16,7 @@ _WITHOUT_TERMINAL = 160
 _LEAST_TEXT, _COMFORTABLE_TEXT = 12, 18
 _GAP = "  "
 _INDENT = "    "
+_SPACES_AT_END = re.compile(" +$", re.MULTILINE)
 
 NAMES = ("run", "lens", "statistic", "layer")
 """Headings of columns with names: these are cut in the middle and stay different; other texts are cut at the end."""
@@ -32,12 +34,30 @@ TROUBLE = "bold red"
 QUIET = "dim"
 
 
+class _Trimmed:
+    """A file that gets no spaces at the ends of lines."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write(_SPACES_AT_END.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
 def open_console() -> Console:
-    """Standard output; characters that its encoding lacks are written as escapes."""
+    """Standard output; characters that its encoding lacks are written as escapes.
+
+    Without a terminal there are no spaces at the ends of lines.
+    """
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
-    fixed = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WITHOUT_TERMINAL
-    return Console(width=fixed, markup=False, highlight=False, emoji=False)
+    is_terminal = sys.stdout.isatty()
+    fixed = None if is_terminal or "COLUMNS" in os.environ else _WITHOUT_TERMINAL
+    file = sys.stdout if is_terminal else cast(IO[str], _Trimmed(sys.stdout))
+    return Console(file=file, width=fixed, markup=False, highlight=False, emoji=False)
 
 
 def blocks_of(console: Console) -> str:
