@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import re
 import threading
 import weakref
 from contextvars import ContextVar
@@ -862,6 +863,17 @@ def test_lenses_of_a_list_may_find_nothing_but_say_so():
         ({"every": lambda step: True, "budget": 0.02}, OptionError, "both choose the steps: leave one of them out"),
         ({"visualizer": "paper"}, OptionError, "visualizer='paper' is unknown"),
         ({"depth": "deep"}, OptionError, "depth takes a whole number"),
+        *(
+            ({name: wrong}, OptionError, f"{name} takes True or False, not {re.escape(repr(wrong))}")
+            for name in ("diagnose", "resume", "capture", "per_rank")
+            for wrong in ("off", 1, None)
+        ),
+        *(
+            ({name: wrong}, OptionError, f"{name} takes the name of a loss, not {re.escape(repr(wrong))}")
+            for name in ("train_loss_str", "non_train_loss_str")
+            for wrong in (None, ["loss"], 3)
+        ),
+        ({"train_loss_str": "val_loss"}, OptionError, "are both 'val_loss': give them two names"),
         ({"depht": 1}, TypeError, "depht"),
         ({"module": nn.Linear(1, 1)}, TypeError, "module"),
     ],
@@ -1267,6 +1279,18 @@ def test_what_is_reported_around_a_checkpoint_is_shown_as_without_one(training, 
         report(after, again, number)
     after.close()
     assert numbers(again.shown) == numbers(whole.shown)
+
+
+@pytest.mark.parametrize("lacks", ["inspector", "ticks", "reported_before"])
+def test_what_is_not_the_state_of_a_watch_is_refused_before_anything_is_loaded(lacks, training):
+    with training.watch(tick_every=2) as watched:
+        training.run(4)
+        state = watched.state_dict()
+    del state[lacks]
+    with Training().watch(tick_every=2) as again:
+        with pytest.raises(OptionError, match="this is not the state of a watch"):
+            again.load_state_dict(state)
+        assert again.inspector.state.step == 0
 
 
 EXACT, ESTIMATED = {None}, {None, 0.011, 0.022}

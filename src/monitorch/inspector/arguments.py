@@ -17,13 +17,21 @@ from ..errors import OptionError, short_repr
 
 GRADIENTS = (AT_STEP, BEFORE_CLIP)
 
+YES_OR_NO = bool, "True or False"
+
 KINDS: dict[str, tuple[Any, str]] = {
+    "capture": YES_OR_NO,
     "depth": (int, "a whole number"),
+    "diagnose": YES_OR_NO,
     "epoch": (int, "a whole number"),
     "lenses": (Iterable, "a list of lenses, such as [ParameterNorm()]"),
     "master_rank": (int, "a whole number"),
     "module_name_prefix": (str, "a string"),
-    "per_rank": (bool, "True or False"),
+    "non_train_loss_str": (str, "the name of a loss"),
+    "per_rank": YES_OR_NO,
+    "resume": YES_OR_NO,
+    "run": (str, "the name of a run"),
+    "train_loss_str": (str, "the name of a loss"),
 }
 """The type of each option, and how a message describes it."""
 

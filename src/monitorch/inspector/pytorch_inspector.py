@@ -124,7 +124,9 @@ class PyTorchInspector(DisplaysRun):
         parameters: Mapping[str, Tensor] | None = None,
     ) -> None:
         check(lenses=lenses, depth=depth, module_name_prefix=module_name_prefix, master_rank=master_rank)
-        check(per_rank=per_rank)
+        check(per_rank=per_rank, train_loss_str=train_loss_str, non_train_loss_str=non_train_loss_str)
+        if train_loss_str == non_train_loss_str:
+            raise OptionError(f"train_loss_str and non_train_loss_str are both {train_loss_str!r}: give them two names")
         check_event_options(on_event, stop_on)
         self._peak_flops = positive("peak_flops", peak_flops)
         self.lenses = lenses if isinstance(lenses, Sequence) else list(lenses)

@@ -34,7 +34,7 @@ from ..engine.reports import tell
 from ..engine.torch_private import is_traced
 from ..errors import OptionError, TrainingStopped, say, warn
 from ..inspector import ProbeReport, PyTorchInspector
-from ..inspector.arguments import bank, trainer
+from ..inspector.arguments import bank, check, trainer
 from ..inspector.display import DisplaysRun
 from ..inspector.inspector_state import EVALUATION, TRAINING_LOSS
 from ..inspector.module_tree import callback_for, unwrap
@@ -168,6 +168,7 @@ def watch(
     Watch(Sequential, tick_every=2, ticks=2)
     """
     check_options(inspector_options)
+    check(diagnose=diagnose)
     if model is None:
         if parameters is None:
             raise OptionError("a model is a torch.nn.Module, not None; without one pass parameters={'name': tensor}")
@@ -488,7 +489,7 @@ class Watch(DisplaysRun):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state as if there had been no interruption."""
-        if not isinstance(state, dict) or "inspector" not in state:
+        if not isinstance(state, dict) or not {"inspector", "reported_before", *COUNTS} <= state.keys():
             raise OptionError("this is not the state of a watch: pass what its state_dict() returned")
         self.inspector.load_state_dict(state["inspector"])
         if self._diagnosis is not None:

@@ -14,6 +14,7 @@ from ..engine.meeting import agree
 from ..engine.ranks import own_rank, several_processes
 from ..errors import OptionError, StoreError, short_repr, warn
 from ..inspector import PyTorchInspector
+from ..inspector.arguments import check
 from ..store import DEFAULT_FOLDER, open_run
 from ..store.run_list import time_name
 from ..visualizer.store_visualizer import StoreVisualizer
@@ -36,9 +37,14 @@ class RunOptions:
         resume: bool = False,
         max_size: int | None = None,
     ) -> None:
+        check(capture=capture, resume=resume)
+        if run is not None:
+            check(run=run)
+        if run == "":
+            raise OptionError("run='' is no name: leave it out to name the run after the date and time")
         if resume and run is None:
             raise OptionError("resume=True needs the name of the run to continue: run=...")
-        if not isinstance(folder, str | os.PathLike) or "\0" in str(folder):
+        if not isinstance(folder, str | os.PathLike) or not str(folder) or "\0" in str(folder):
             raise OptionError(f"folder={short_repr(folder)} must be the path of the folder that holds all runs")
         self._folder, self._run = Path(folder), run
         self._config = None if config is None else settings(config)
