@@ -144,6 +144,19 @@ def test_keys_are_listed_and_work(page, site):
     assert page.run("return document.activeElement.className") == "search"
 
 
+def test_escape_clears_a_filter_and_leaves_it(page, site):
+    page.open(f"{site}#run=first&{RATE}")
+    for tab, selector in (("1", ".heat-bar .search"), ("3", ".run-bar .search")):
+        page.keys(tab, "/")
+        search = page.driver.find_element(By.CSS_SELECTOR, selector)
+        search.send_keys("first")
+        page.wait(lambda: "=first" in page.driver.current_url.replace("run=first", ""))
+        search.send_keys(Keys.ESCAPE)
+        page.wait(lambda: "=first" not in page.driver.current_url.replace("run=first", ""))
+        assert search.get_attribute("value") == ""
+        assert page.driver.switch_to.active_element != search
+
+
 def test_letters_typed_in_a_list_that_was_reached_by_keyboard_choose_from_it(page, site):
     page.open(f"{site}#run=first&{RATE}&layer=conv")
     runs = page.driver.find_element(By.CSS_SELECTOR, "select[aria-label=Run]")
@@ -218,9 +231,13 @@ def test_a_filter_that_is_no_expression_or_matches_nothing_says_so_and_can_be_me
     search = page.driver.find_element(By.CSS_SELECTOR, ".search")
     search.send_keys("block\\")
     page.wait(lambda: page.texts(".heat > .empty") == [NO_EXPRESSION])
-    assert "is-invalid" in search.get_attribute("class")
+    described = "const [e] = arguments; return [e.ariaInvalid, e.getAttribute('aria-describedby')]"
+    invalid, message = page.run(described, search)
+    assert invalid == "true"
+    assert page.run("return document.getElementById(arguments[0]).textContent", message) == NO_EXPRESSION
     search.send_keys(".0")
     page.wait(lambda: page.rows() == ["block.0.fc", "block.0.norm"])
+    assert page.run(described, search) == ["false", None]
     assert page.texts(".heat > .empty") == []
     search.send_keys("x")
     page.wait(lambda: page.texts(".heat > .empty") == ["No layer matches the filter."])

@@ -86,6 +86,17 @@ def test_the_table_of_runs_is_filtered_by_names_and_settings(page, sweep):
     assert column(page, "run") == ["slow"]
 
 
+def test_a_filter_of_runs_that_is_no_expression_says_so(page, sweep):
+    page.open(f"{sweep}#tab=runs&runfilter=lr%3D%280")
+    search = page.driver.find_element(By.CSS_SELECTOR, ".run-bar .search")
+    assert search.get_attribute("aria-invalid") == "true"
+    message = page.driver.find_element(By.ID, search.get_attribute("aria-describedby")).text
+    assert message == "0 of 5 runs; the filter is not a regular expression: it is searched as plain text"
+    page.open(f"{sweep}#tab=runs&runfilter=lr%3D0")
+    search = page.driver.find_element(By.CSS_SELECTOR, ".run-bar .search")
+    assert (search.get_attribute("aria-invalid"), search.get_attribute("aria-describedby")) == ("false", None)
+
+
 def test_no_cell_of_the_table_of_runs_breaks_inside_of_a_word(visited, sweep):
     visited.follow(f"{sweep}#tab=runs")
     tall = (
@@ -199,7 +210,9 @@ def test_a_link_to_a_run_that_cannot_be_read_says_so_and_lists_the_others(page, 
     (tmp_path / "broken/rank0.db").write_bytes(b"no database" * 100)
     with serving(tmp_path) as client:
         page.open(f"{client.url}#run=broken&runsort=run")
-        assert page.texts(".runs-message")[0].startswith("The run broken is ")
+        assert page.texts(".runs-message")[0].startswith("The run broken is damaged")
+        options = "return [...document.querySelector('.run-select').options].map((option) => option.text)"
+        assert sorted(page.run(options)) == ["broken (damaged)", "first"]
         assert column(page, "train loss") == ["–", "0.0417"]
         page.click(".run-list .link", "first")
         assert page.drawn_step() == 23

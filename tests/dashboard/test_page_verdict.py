@@ -53,10 +53,11 @@ def write(folder, findings=None, layers=LAYERS, steps=STEPS, kind="Linear"):
 
 @pytest.fixture(scope="module")
 def ward(tmp_path_factory, serving):
-    """The address of a page over a sick run, a healthy one, and one that nobody has looked at."""
+    """The address of a page over a sick run, a healthy one, one that nobody has looked at, and one that crashed."""
     folder = tmp_path_factory.mktemp("ward")
     for name, findings in {"sick": DEAD, "healthy": [], "unknown": None}.items():
         write(folder / name, findings).close()
+    write(folder / "crashed", []).close("crashed")
     with serving(folder) as client:
         yield client.url
 
@@ -67,6 +68,7 @@ def ward(tmp_path_factory, serving):
         ("sick", "1 problem since step 8", "error"),
         ("healthy", "healthy", "healthy"),
         ("unknown", "not diagnosed", "unknown"),
+        ("crashed", "healthy", "unknown"),
     ],
 )
 def test_the_bar_on_top_says_how_the_run_is(visited, ward, run, verdict, tone):
@@ -234,6 +236,16 @@ def test_until_a_layer_is_chosen_the_worst_ones_are_listed(page, ward):
     page.open(f"{ward}#run=healthy")
     assert page.texts(".worst h2") == ["Largest numbers; nothing stands out"]
     assert len(page.texts(".worst-layer")) == 4
+
+
+def test_a_list_of_the_worst_that_is_cut_says_of_how_many_layers(page, tall):
+    page.open(f"{tall}#")
+    assert (page.texts(".worst h2 span"), len(page.texts(".worst-layer"))) == (["15 of 1,000"], 15)
+    page.open(f"{tall}#search=blocks.38.part1")
+    listed = len(page.texts(".worst-layer"))
+    assert page.texts(".worst h2 span") == [f"{listed} of 11"]
+    page.open(f"{tall}#search=blocks.3.part1")
+    assert page.texts(".worst .empty") == ["No layer that matches the filter is among the worst."]
 
 
 def test_rows_and_table_have_the_order_of_the_server(visited, ward, tmp_path):

@@ -45,11 +45,13 @@ test("what lasts comes before what is over or does no harm", () => {
 });
 
 test("the verdict looks like the worst problem that lasts", () => {
-  const tone = (findings) => verdictTone({ findings });
+  const tone = (findings, status = "finished") => verdictTone({ findings }, status);
   assert.equal(tone(null), "unknown");
   assert.equal(tone([]), "healthy");
   assert.equal(tone([finding("a", { resolved_at: 3 }), finding("b", { severity: "info" })]), "healthy");
+  assert.equal(tone([], "crashed"), "unknown");
   assert.equal(tone([finding("a", { severity: "warning" })]), "warning");
+  assert.equal(tone([finding("a", { severity: "warning" })], "crashed"), "warning");
   assert.equal(tone([finding("a", { severity: "warning" }), finding("b")]), "error");
 });
 

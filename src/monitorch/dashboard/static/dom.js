@@ -63,6 +63,18 @@ export function write(node, text, title) {
   if (title !== undefined) node.title = printable(title);
 }
 
+/**
+ * Say of what is typed whether it can be understood; the message says what is wrong with it.
+ * @param {HTMLInputElement} input
+ * @param {boolean} isValid
+ * @param {HTMLElement} message
+ */
+export function markValid(input, isValid, message) {
+  input.setAttribute("aria-invalid", String(!isValid));
+  if (isValid) input.removeAttribute("aria-describedby");
+  else input.setAttribute("aria-describedby", message.id);
+}
+
 /** @param {IconName} name */
 export function icon(name) {
   const drawing = document.createElementNS(SVG, "svg");

@@ -83,14 +83,15 @@ export function isOpen({ resolved_at: end }) {
 }
 
 /**
- * The look of the verdict: that of the worst problem that lasts.
+ * The look of the verdict: that of the worst problem that lasts. A run that crashed looks in no case as if all were well.
  * @param {Health} health
+ * @param {string} status
  * @returns {"unknown" | "healthy" | Severity}
  */
-export function verdictTone({ findings }) {
+export function verdictTone({ findings }, status) {
   if (!findings) return "unknown";
   const problems = findings.filter((finding) => isOpen(finding) && finding.severity !== "info");
-  if (!problems.length) return "healthy";
+  if (!problems.length) return status === "crashed" ? "unknown" : "healthy";
   return problems.some(({ severity }) => severity === "error") ? "error" : "warning";
 }
 

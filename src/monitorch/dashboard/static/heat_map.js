@@ -63,7 +63,7 @@ export class HeatMap {
       this.space,
     );
     this.scales = new HeatScales(this);
-    this.empty = element("p", { class: "empty", hidden: true });
+    this.empty = element("p", { class: "empty", id: "layer-filter-message", hidden: true });
     this.thumb = element("div", { class: "thumb", hidden: true, "aria-hidden": "true" });
     this.rail = element("div", { class: "rail", role: "group", hidden: true, "aria-label": "Layers with problems" });
     this.root = element(
@@ -155,11 +155,16 @@ export class HeatMap {
     const needed = Math.max(this.rows.length * (state.rows === "fit" ? TALLEST_ROW : READ_ROW), LOWEST_VIEW);
     this.root.style.setProperty("--needed", `${Math.ceil(needed)}px`);
     this.empty.hidden = this.rows.length > 0;
-    this.empty.textContent = matcher(state.search).isValid
-      ? "No layer matches the filter."
-      : "The filter is not a regular expression, and no name contains this text.";
+    this.empty.textContent = this.whatIsFound();
     this.stage.style.height = `${Math.min(this.view.clientHeight, Math.max(height, 1))}px`;
     this.draw(this.model);
+  }
+
+  /** What the filter finds; seen only where that is nothing, and heard also where the filter is none. */
+  whatIsFound() {
+    if (matcher(this.app.state.search).isValid) return "No layer matches the filter.";
+    if (this.rows.length) return "The filter is not a regular expression: it is searched as plain text.";
+    return "The filter is not a regular expression, and no name contains this text.";
   }
 
   /**

@@ -24,7 +24,7 @@ const HELP = [
   ["space", "pause, resume"],
   ["t", "theme: light, dark, system"],
   ["y", "copy a link to this view"],
-  ["Esc", "leave the filter, close the layer"],
+  ["Esc", "clear the filter, close the layer"],
   ["?", "this list"],
 ];
 
@@ -92,7 +92,10 @@ function actions(app) {
     " ": () => app.togglePause(),
     t: () => state.turn("theme"),
     y: () => app.notice.copyLink(),
-    Escape: () => state.set(state.search ? { search: "" } : { layer: "", at: null }),
+    Escape: () => {
+      if (app.view === "runs") state.set({ runfilter: "" });
+      else state.set(state.search ? { search: "" } : { layer: "", at: null });
+    },
     "?": () => app.help.show(),
   };
 }

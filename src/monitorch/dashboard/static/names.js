@@ -100,16 +100,29 @@ export function favourite(lenses) {
  * @returns {Family}
  */
 export function family(layers, name) {
-  const kinds = new Map(layers.map((layer) => [layer.name, layer.kind]));
-  const cut = name.lastIndexOf(".");
-  const parent = name.slice(0, Math.max(cut, 0));
-  const isWeight = PARAMETERS.test(name.slice(Math.max(cut, 0)));
-  const isParameter = !kinds.get(name) && (cut > 0 ? kinds.get(parent) || isWeight : kinds.get("") && isWeight);
-  const module = isParameter ? parent : name;
+  const module = moduleOf(kindsOf(layers), name);
   const isPart = (/** @type {LayerFacts} */ layer) =>
     !layer.kind && (module ? isInside(layer.name, module) : !layer.name.includes(".") && PARAMETERS.test(layer.name));
   const known = layers.filter((layer) => layer.name === module || isPart(layer)).map((layer) => layer.name);
   return { module, members: [name, ...known.filter((part) => part !== name)] };
+}
+
+/** @param {LayerFacts[]} layers */
+export function kindsOf(layers) {
+  return new Map(layers.map((layer) => [layer.name, layer.kind]));
+}
+
+/**
+ * The module that a parameter belongs to; any other layer is its own.
+ * @param {Map<string, string | null>} kinds
+ * @param {string} name
+ */
+export function moduleOf(kinds, name) {
+  const cut = name.lastIndexOf(".");
+  const parent = name.slice(0, Math.max(cut, 0));
+  const isWeight = PARAMETERS.test(name.slice(Math.max(cut, 0)));
+  const isParameter = !kinds.get(name) && (cut > 0 ? kinds.get(parent) || isWeight : kinds.get("") && isWeight);
+  return isParameter ? parent : name;
 }
 
 /**

@@ -1,8 +1,8 @@
 // All runs, which of them to compare, and how their settings differ.
 
 import { CURVES } from "page/colours.js";
-import { arrange, breakable, cssColour, dot, element, write } from "page/dom.js";
-import { columnsOf, compared, filtered, orderOf, rowsOf, settingsOf, sorted } from "page/runs_table.js";
+import { arrange, breakable, cssColour, dot, element, markValid, write } from "page/dom.js";
+import { columnsOf, compared, filtered, isValid, orderOf, rowsOf, settingsOf, sorted } from "page/runs_table.js";
 import { shortNames } from "page/text.js";
 
 /** @import { App } from "page/app.js" */
@@ -30,7 +30,7 @@ export class RunsTab {
       spellcheck: "false",
       oninput: () => state.set({ runfilter: this.search.value }),
     });
-    this.total = element("span", { class: "muted" });
+    this.total = element("span", { class: "muted", id: "run-filter-message" });
     this.bar = element("header", { class: "run-bar" }, this.search, this.total);
     this.compareHead = element("th", { scope: "col", class: "compare", text: "compare" });
     this.head = element("tr", {}, this.compareHead);
@@ -55,8 +55,13 @@ export class RunsTab {
     this.message.hidden = !this.message.textContent;
     this.bar.hidden = this.scroll.hidden = !runs.length;
     if (document.activeElement !== this.search) this.search.value = state.runfilter;
-    this.total.textContent =
-      shown.length < rows.length ? `${shown.length} of ${rows.length} runs` : `${rows.length} ${plural(rows.length)}`;
+    const total = `${rows.length} ${plural(rows.length)}`;
+    const found = shown.length < rows.length ? `${shown.length} of ${rows.length} runs` : total;
+    const isFilterValid = isValid(state.runfilter);
+    this.total.textContent = isFilterValid
+      ? found
+      : `${found}; the filter is not a regular expression: it is searched as plain text`;
+    markValid(this.search, isFilterValid, this.total);
     this.showHead(columns);
     const names = runs.map(({ name }) => name);
     const short = new Map(shortNames(names, LONGEST_NAME).map((text, place) => [names[place], text]));

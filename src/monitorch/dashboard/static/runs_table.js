@@ -180,16 +180,26 @@ export function orderOf(columns, order) {
   return { column: columns.find((column) => column.key === key) ?? null, isDown };
 }
 
+/** @param {string} filter */
+function words(filter) {
+  return filter.split(/\s+/).filter(Boolean);
+}
+
+/**
+ * Whether every word of the filter is a regular expression.
+ * @param {string} filter
+ */
+export function isValid(filter) {
+  return words(filter).every((word) => matcher(word).isValid);
+}
+
 /**
  * Runs that every word of the filter matches: in a name, a status, or a setting such as lr=0.1.
  * @param {RunRow[]} rows
  * @param {string} filter
  */
 export function filtered(rows, filter) {
-  const tests = filter
-    .split(/\s+/)
-    .filter(Boolean)
-    .map((word) => matcher(word).test);
+  const tests = words(filter).map((word) => matcher(word).test);
   const texts = (/** @type {RunRow} */ { info, settings }) => [
     info.name,
     info.status,

@@ -3,7 +3,19 @@
 import { KINDS } from "page/axis.js";
 import { CURVES } from "page/colours.js";
 import { STRONGEST } from "page/curves.js";
-import { Choice, cssColour, dot, element, fillSelect, icon, iconButton, renew, saveButtons, write } from "page/dom.js";
+import {
+  Choice,
+  cssColour,
+  dot,
+  element,
+  fillSelect,
+  icon,
+  iconButton,
+  markValid,
+  renew,
+  saveButtons,
+  write,
+} from "page/dom.js";
 import { saveHeatCsv, saveHeatPng } from "page/exports.js";
 import { count, duration } from "page/format.js";
 import { verdictTone } from "page/health.js";
@@ -88,8 +100,12 @@ export class TopBar {
   show() {
     const { state, runs, isMissing } = this.app;
     /** @type {[string, string][]} */
-    const names = runs.map(({ name }) => [name, name]);
-    if (isMissing) names.unshift([state.run, `${state.run} (no such run)`]);
+    const names = runs.map(({ name, status }) => [
+      name,
+      isMissing && name === state.run ? `${name} (${status})` : name,
+    ]);
+    if (isMissing && !runs.some(({ name }) => name === state.run))
+      names.unshift([state.run, `${state.run} (no such run)`]);
     fillSelect(this.run, [["", names]], state.run);
     this.run.hidden = !runs.length && !state.run;
     this.run.title = printable(state.run);
@@ -113,12 +129,12 @@ export class TopBar {
 
   /** How the run is; shows or hides the findings, if there are some. */
   showVerdict() {
-    const { health, isMissing, isEmpty, state } = this.app;
+    const { head, health, isMissing, isEmpty, state } = this.app;
     this.verdict.hidden = !health || isMissing || isEmpty;
-    if (!health) return;
+    if (!head || !health) return;
     const { findings, notes = [], verdict } = health;
     const number = (findings?.length ?? 0) + notes.length;
-    this.verdict.dataset.tone = verdictTone(health);
+    this.verdict.dataset.tone = verdictTone(health, head.status);
     this.verdict.disabled = !number;
     this.verdict.setAttribute("aria-expanded", String(number > 0 && state.findings === "shown"));
     const what = !findings
@@ -177,11 +193,12 @@ class Badge {
     this.root.dataset.status = isPaused ? "paused" : status;
     write(this.status, isPaused ? "paused" : status);
     const facts = [`step ${count(head.last_step)}`];
-    if (head.tick_age !== null && source.isLive) facts.push(`${duration(head.tick_age + since)} ago`);
     if (head.dropped) facts.push(`${count(head.dropped)} dropped`);
     if (typeof head.overhead === "number") {
       facts.push(`${head.overhead_at_least ? "at least " : ""}${(100 * head.overhead).toFixed(1)} % overhead`);
     }
+    // last, as it is what a narrow window cuts first
+    if (head.tick_age !== null && source.isLive) facts.push(`${duration(head.tick_age + since)} ago`);
     this.facts.textContent = this.facts.title = facts.join(" · "); // what is cut is shown under the mouse
     const error = this.app.runError();
     this.error.hidden = !error;
@@ -240,7 +257,7 @@ export class HeatBar {
   show() {
     const { state, head } = this.app;
     if (document.activeElement !== this.search) this.search.value = state.search;
-    this.search.classList.toggle("is-invalid", !matcher(state.search).isValid);
+    markValid(this.search, matcher(state.search).isValid, this.app.heat.empty);
     this.statistic.hidden = !head?.lenses.some(({ name }) => name !== WHOLE_RUN);
     fillSelect(this.statistic, menu(head?.lenses ?? []), JSON.stringify([state.lens, state.statistic]));
     this.sort.show(state.sort);
