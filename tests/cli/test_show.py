@@ -335,3 +335,29 @@ def test_a_run_that_was_not_diagnosed_in_words_we_know_is_not_called_healthy(tmp
     assert cli.main([command, "--runs", str(folder), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["verdict"], facts["findings"]) == ("not diagnosed", None)
+
+
+@pytest.mark.parametrize(
+    ("edges", "options", "shown", "more"),
+    [
+        ([[1.0, 2.0], [1.0, 2.0]], (), ["mean"], "2 more columns with the same numbers"),
+        ([[1.0, 2.0], [1.0, 3.0]], (), ["mean", "max"], "1 more column with the same numbers"),
+        ([[0.5, 2.0], [1.0, 3.0]], (), ["mean", "min", "max"], None),
+        ([[np.nan, np.nan], [np.inf, 2.0]], (), ["mean", "min", "max"], None),
+        ([[1.0, 2.0], [1.0, 2.0]], ("--all",), ["mean", "min", "max"], None),
+        ([[1.0, 2.0], [1.0, 2.0]], ("--statistic", "/min"), ["min"], None),
+        ([[1.0, 5.0], [1.0, 5.0]], ("--layers", "fc"), ["mean"], "2 more columns with the same numbers"),
+    ],
+)
+def test_edges_that_are_the_line_itself_are_left_out(tmp_path, capsys, edges, options, shown, more):
+    with Writer(tmp_path / "runs" / "a") as writer:
+        names = [f"Norm/{line}" for line in ("mean", "min", "max")]
+        writer.put("L", 1, [[1.0, 2.0], *edges], layers=["fc", "head"], statistics=names)
+    text = show(
+        tmp_path / "runs", capsys, "a", *(options if "--statistic" in options else ("--statistic", "n", *options))
+    )
+    (headings,) = [line for line in text.splitlines() if line.startswith("layer ")]
+    assert headings.partition("|")[2].split() == shown
+    assert [line for line in text.splitlines() if "more column" in line] == (
+        [f"{more}, such as the min of a single sample: --all"] if more else []
+    )

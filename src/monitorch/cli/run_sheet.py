@@ -125,7 +125,7 @@ def _lenses(console: Console, lenses: Iterable[LensInfo]) -> Sheet:
 def _print_newest(
     console: Console, choices: Sequence[Choice], newest: Mapping[str, Frame], order: Mapping[str, int], everything: bool
 ) -> None:
-    cells = _cells(choices, newest)
+    cells = _cells(choices, newest, everything)
     labels = sorted({layer for choice in choices for layer in choice.layers} & order.keys(), key=order.__getitem__)
     shown = labels if everything else labels[:_MOST_LAYERS]
     for part in ([WHOLE_RUN], shown):
@@ -139,11 +139,21 @@ def _print_newest(
         more = f"{count_text(len(labels) - len(shown), 'layer')} more: --all, or --layers REGEX"
         console.print(words(more, QUIET))
         console.print()
+    if len(cells) < len(choices):
+        more = count_text(len(choices) - len(cells), "more column")
+        console.print(words(f"{more} with the same numbers, such as the min of a single sample: --all", QUIET))
+        console.print()
 
 
-def _cells(choices: Sequence[Choice], newest: Mapping[str, Frame]) -> dict[TableColumn, dict[str, str]]:
-    """Texts by column and layer; a count of non-finite samples becomes a mark on the other numbers of its tag."""
+def _cells(
+    choices: Sequence[Choice], newest: Mapping[str, Frame], everything: bool
+) -> dict[TableColumn, dict[str, str]]:
+    """Texts by column and layer; a count of non-finite samples becomes a mark on the other numbers of its tag.
+
+    An edge of a band that is the same as the line in all layers is left out, unless everything is to be shown.
+    """
     made: dict[TableColumn, dict[str, str]] = {}
+    lines: dict[tuple[str, str, str], dict[str, str]] = {}
     for choice in choices:
         frame = newest[choice.lens.name]
         tag = choice.statistic.tag
@@ -152,11 +162,17 @@ def _cells(choices: Sequence[Choice], newest: Mapping[str, Frame]) -> dict[Table
         if column in made:  # two lenses that use one name
             column = TableColumn(printable(f"{choice.lens.name}: {tag}"), column.name)
         counts = _counts(frame, choice)
-        made[column] = {
+        texts = {
             layer: number_text(float(value), counts.get(layer, 0))
             for layer, value in newest_numbers(frame, choice).items()
             if not is_absent(np.array([value]))[0]
         }
+        curve = choice.lens.name, tag, choice.statistic.curve
+        if choice.statistic.role == "line":
+            lines.setdefault(curve, texts)
+        is_known = bool(texts) and choice.statistic.role == "edge" and lines.get(curve) == texts
+        if everything or not is_known:
+            made[column] = texts
     return made
 
 
