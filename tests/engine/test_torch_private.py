@@ -96,6 +96,7 @@ from monitorch.engine.torch_private import (
     without_functions,
     without_graphs,
     without_modes,
+    without_modes_of_others,
     without_operator_modes,
     without_overrides,
 )
@@ -371,12 +372,12 @@ def test_a_mode_of_operators_sees_those_of_backward_too():
     assert [name.split(".")[0] for name in outer.names].count("mm") == 2
 
 
-@pytest.mark.parametrize("without", [without_modes, without_operator_modes])
+@pytest.mark.parametrize("without", [without_modes, without_modes_of_others, without_operator_modes])
 def test_modes_of_operators_see_nothing_inside_and_everything_again_outside(without):
     with NotesOperators() as outer, NotesOperators() as inner, NotesFunctions() as functions:
         with without():
             torch.relu(X)
-            assert last_operator_mode() is None
+            assert last_operator_mode() is (None if without is without_operator_modes else inner)
         assert last_operator_mode() is inner
         torch.sin(X)
         with pytest.raises(RuntimeError, match="inside"), without():
@@ -387,6 +388,25 @@ def test_modes_of_operators_see_nothing_inside_and_everything_again_outside(with
     with NotesFunctions() as functions, without():
         torch.relu(X)
     assert ("relu" in functions.names) is (without is without_operator_modes)
+
+
+def test_modes_of_others_stay_on_while_one_of_ours_is_or_a_tracer_runs():
+    with NotesOperators() as outer, NotesOperators() as ours:
+        ours.is_ours = True
+        with without_modes_of_others():
+            torch.relu(X)
+    assert outer.names == ours.names == ["relu.default"]
+    with NotesOperators() as outer, FakeTensorMode(), without_modes_of_others():
+        assert is_traced()
+        torch.zeros(1)
+
+
+def test_tensors_of_subclasses_do_as_they_like_where_there_are_no_modes():
+    wrapped = X.as_subclass(Wrapped)
+    with without_modes_of_others():
+        assert type(wrapped + 1) is Wrapped
+    with without_functions():
+        assert type(wrapped + 1) is not Wrapped
 
 
 @compiling

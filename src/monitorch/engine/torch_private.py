@@ -152,17 +152,20 @@ def without_operator_modes() -> AbstractContextManager[Any]:
 
 def without_modes() -> AbstractContextManager[Any]:
     """Both."""
-    return _without_modes() if torch._C._len_torch_dispatch_stack() else without_functions()
+    return _without_modes(without_functions()) if torch._C._len_torch_dispatch_stack() else without_functions()
 
 
-@contextmanager
-def _without_modes() -> Iterator[None]:
-    before, _hidden.mode = _hidden.mode, last_operator_mode()
-    try:
-        with without_functions(), without_operator_modes():
-            yield
-    finally:
-        _hidden.mode = before
+def without_modes_of_others() -> AbstractContextManager[Any]:
+    """The same for hooks of optimizers and gradients, and for ticks, where a mode of ours may be taken off.
+
+    While one of ours is on nothing is taken off. Nor while a tracer runs: its modes tell that it does. Tensors of
+    subclasses still do as they like, unless there are modes.
+    """
+    functions = without_functions() if torch._C._len_torch_function_stack() else nullcontext()
+    if not torch._C._len_torch_dispatch_stack():
+        return functions
+    is_ours = any(getattr(mode, "is_ours", False) for mode in _python_dispatch._get_current_dispatch_mode_stack())
+    return nullcontext() if is_ours or is_traced() else _without_modes(functions)
 
 
 class _Hidden(threading.local):
@@ -174,15 +177,14 @@ class _Hidden(threading.local):
 _hidden = _Hidden()
 
 
-def without_modes_of_others() -> AbstractContextManager[Any]:
-    """The same for what hooks of optimizers and gradients do, where a mode of ours may be taken off.
-
-    While one of ours is on nothing is taken off. Nor while a tracer runs: its modes tell that it does.
-    """
-    if not torch._C._len_torch_dispatch_stack():
-        return without_functions()
-    is_ours = any(getattr(mode, "is_ours", False) for mode in _python_dispatch._get_current_dispatch_mode_stack())
-    return nullcontext() if is_ours or is_traced() else _without_modes()
+@contextmanager
+def _without_modes(functions: AbstractContextManager[Any]) -> Iterator[None]:
+    before, _hidden.mode = _hidden.mode, last_operator_mode()
+    try:
+        with functions, without_operator_modes():
+            yield
+    finally:
+        _hidden.mode = before
 
 
 OperatorMode = _python_dispatch.TorchDispatchMode
