@@ -241,6 +241,30 @@ def test_losses_are_compared_at_every_step(compare_losses, ours, theirs, compare
 
 
 @pytest.mark.parametrize(
+    ("losses", "number", "is_told"),
+    [
+        ({1: 3.0, 2: 2.0}, 5.0, True),
+        ({1: 3.0, 2: 2.5}, 5.0, False),
+        (None, 5.0, False),
+        ({7: 3.0}, 5.0, False),
+        ({1: 3.0, 2: 2.0}, 1.0, False),
+    ],
+)
+def test_text_says_if_losses_are_the_same_and_other_numbers_are_not(
+    compare_losses, tmp_path, capsys, monkeypatch, losses, number, is_told
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    compare_losses({1: 3.0, 2: 2.0}, losses)
+    for name, value in (("a", 1.0), ("b", number)):
+        with Writer(tmp_path / name, resume=True) as writer:
+            writer.put("L", 20, [[value]], layers=["fc"], statistics=["x"])
+    cli.main(["compare", "a", "b", "--runs", str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    told = [place for place, line in enumerate(lines) if line.startswith("training losses are the same at 2 steps; ")]
+    assert told == ([1] if is_told else [])
+
+
+@pytest.mark.parametrize(
     ("arguments", "chosen"),
     [(["--statistic", "every step"], ["losses"]), (["--lens", "^run$"], ["run"]), (["--layers", "train"], ["losses"])],
 )

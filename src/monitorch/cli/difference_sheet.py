@@ -10,12 +10,13 @@ from rich.text import Text
 
 from ..store.types import shown_name
 from ..visualizer.table import number_text
-from .run_difference import Parting, RunDifference, StatisticDifference, Ticks
+from .run_difference import LOSSES, Parting, RunDifference, StatisticDifference, Ticks
 from .screen import QUIET, open_console, table, words
 from .wording import count_text, printable
 
 _MOST = 20
 _MOST_NAMES = 8
+_AVERAGES = "; other numbers are averages since the tick before, which may have been at another step"
 _DIFFERENT_STEPS = (
     "where ticks are at different steps, part of a difference is the training between them; "
     "watch(tick_every=N) gives runs the same ticks"
@@ -29,6 +30,9 @@ def print_difference(difference: RunDifference, a: str, b: str, tolerance: float
     console = open_console()
     console.print(Text(_answer(difference, printable(a), printable(b), tolerance), "bold"))
     parted = difference.parted
+    losses = next((part for part in difference.statistics if part.lens == LOSSES.name), None)
+    if parted and losses and losses.compared and not losses.beyond:
+        console.print(f"training losses are the same at {count_text(losses.compared, 'step')}{_AVERAGES}")
     if parted:
         rows = [_row(part) for part in parted[:_MOST]]
         console.print(Text(), table(console, _HEADINGS, rows, _NUMBERS), Text())

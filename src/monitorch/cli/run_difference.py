@@ -23,7 +23,7 @@ SETTINGS = ("config", "model", "optimizers", "script", "git", "machine", "versio
 _SPEED = re.compile("per second")
 """Never the same in two runs, so compared only on request."""
 
-_LOSSES = LensInfo("losses", (Statistic("Loss/every step"),), (TRAINING,), 1, None, None)
+LOSSES = LensInfo("losses", (Statistic("Loss/every step"),), (TRAINING,), 1, None, None)
 """What the training losses of all steps are listed as, beside the lenses."""
 
 
@@ -92,13 +92,13 @@ class RunDifference(NamedTuple):
 def compare_runs(a: Run, b: Run, options: argparse.Namespace) -> RunDifference:
     """Compare the numbers that both have at the same steps, or at the nearest ones; losses at every step."""
     losses = _losses(a), _losses(b)
-    lenses = [_LOSSES] if all(len(one.axis.step) for one in losses) else []
+    lenses = [LOSSES] if all(len(one.axis.step) for one in losses) else []
     ours, theirs = _chosen(a, options, lenses), _chosen(b, options, lenses)
     ticks: dict[str, Ticks] = {}
     statistics = []
     for key, choice in ours.items():
         if key in theirs:
-            read = [losses] if choice.lens is _LOSSES else _pieces(a, b, choice, theirs[key])
+            read = [losses] if choice.lens is LOSSES else _pieces(a, b, choice, theirs[key])
             statistic, ticks[choice.lens.name] = _compare(choice, read, options.tolerance)
             statistics.append(statistic)
     settings = differing_settings(a.meta, b.meta)
