@@ -80,8 +80,8 @@ class NoUpdate(Symptom):
         ratios = nan_median(_ratios(run).values[-FEWEST:])
         are_nearly_all = len(frozen) > len(names) / 2 or (ratios < NoProgress.ratio).all()
         has_ended = when.step > changed.steps[0] and remedies.of_schedule(run, for_long=True) is not None
-        if are_nearly_all and not outside and not idle and not has_ended:
-            return  # steps were too small for all of them from the start, which is another symptom
+        if are_nearly_all and not outside and not idle and (run.is_stuck or not has_ended):
+            return  # steps are too small for all of them, which is another symptom if nothing was learned before
         usual_rate = median(np.where(rates > 0, rates, np.nan))
         why, remedy = self._reason(run, outside, idle, usual_rate, are_many=are_many)
         what = "get gradients but do not change" if are_many else "gets gradients but does not change"
