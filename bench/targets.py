@@ -153,6 +153,8 @@ USER = [
     UserTarget("memory_gib", 0.5, device="cuda", models=("gpt2-xl", "gpt2-xl compiled")),
     UserTarget("ratio", 1.04, device="cpu", models=("mlp", "mlp=2x32", "mlp=20x64")),
     UserTarget("ratio", 1.04, setting="all"),
+    UserTarget("memory_gib", 0.15, setting="all", device="cuda", models=("gpt2", "gpt2 compiled")),
+    UserTarget("memory_gib", 0.5, setting="all", device="cuda", models=("gpt2-xl",)),
     UserTarget("ratio", 1.05, setting="all10"),
     UserTarget("run of 5 s", 1 + 2 / 5 + 0.03),  # two seconds at once, and three percent
     UserTarget("run of 60 s", 1.07),

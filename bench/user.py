@@ -143,6 +143,8 @@ def _on_gpu(longest: float) -> Iterator[UserCase]:
     yield UserCase("gpt2-xl", seconds=15.0)
     yield UserCase("gpt2", compiled=True, seconds=10.0)
     yield UserCase("gpt2-xl", compiled=True, seconds=15.0)
+    yield UserCase("gpt2-xl", "all", seconds=15.0)
+    yield UserCase("gpt2", "all", compiled=True, seconds=10.0)
     yield from (UserCase(model, seconds=longest) for model in SMALL[1:])
 
 
