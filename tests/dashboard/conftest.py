@@ -302,10 +302,12 @@ def new_tab(driver):
     driver.switch_to.new_window("tab")  # a history that is full forgets what a script has added
     own = driver.current_window_handle
     driver.switch_to.window(first)
-    yield own
-    driver.switch_to.window(own)
-    driver.close()
-    driver.switch_to.window(first)
+    try:
+        yield own
+    finally:  # a page that is left open goes on asking its server, and complains in the console of all later tests
+        driver.switch_to.window(own)
+        driver.close()
+        driver.switch_to.window(first)
 
 
 @contextlib.contextmanager

@@ -149,6 +149,7 @@ def test_while_a_run_trains_the_newest_is_shown_and_a_pinned_one_stays(page, tmp
         writer.flush()
         page.wait(lambda: page.drawn_step() == 40)
         assert caption(page) == told(20)
+        page.driver.get("about:blank")
 
 
 def test_a_run_without_histograms_has_no_room_for_them(page, shapes):
