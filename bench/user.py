@@ -19,7 +19,7 @@ from . import counters
 from .measure import Effort, Trial
 from .models import workload
 from .subjects import Watcher
-from .windows import Turns, compare, is_true, neighbours, whole_run
+from .windows import Turns, calm, compare, is_true, neighbours, whole_run
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
@@ -286,12 +286,12 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
         finally:
             closing = watcher.close()
         seen = watcher.seen()
-    around, calm = turns.around, _calm(turns, first)
-    row = compare(_at(calm, around), _at(calm, turns.watched), turns.steps)
+    around, places = turns.around, _calm(turns, first)
+    row = compare(_at(places, around), _at(places, turns.watched), turns.steps)
     overhead = _recent_overhead(turns, first, recently)
     runs = {f"{seconds:g}": whole_run(around, turns.watched, seconds, closing) for seconds in how.whole_runs}
     row |= {
-        "cpu_ratio": _cpu_ratio(without.seconds, with_.seconds, calm, turns.steps),
+        "cpu_ratio": _cpu_ratio(without.seconds, with_.seconds, places, turns.steps),
         "said": said,
         "said_is_bound": is_bound,
         "overhead": overhead,
@@ -350,7 +350,7 @@ def _is_about_more(watcher: Watched, turns: Turns, first: int) -> bool:
 def _calm(turns: Turns, first: int) -> list[int]:
     """The places of the watched windows from this one on that nothing else has disturbed; if there are none, of all."""
     places = range(first, len(turns.watched))
-    return [place for place in places if turns.calm[place]] or list(places)
+    return [place for place, is_calm in enumerate(calm(turns.bare)) if is_calm and place >= first] or list(places)
 
 
 def _at(places: Iterable[int], numbers: Sequence[float]) -> list[float]:

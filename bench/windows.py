@@ -40,11 +40,6 @@ class Turns:
         return neighbours(self.bare)
 
     @property
-    def calm(self) -> list[bool]:
-        """For each watched window, whether nothing else has disturbed it."""
-        return calm(self.bare)
-
-    @property
     def extra(self) -> float:
         """The seconds that watching has added so far."""
         return sum(self.watched) - sum(self.around)
