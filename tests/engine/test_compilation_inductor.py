@@ -9,7 +9,14 @@ from torch._dynamo.utils import counters
 
 import monitorch
 from monitorch import MonitorchWarning, PyTorchInspector
-from monitorch.lens import LossMetrics, OutputActivation, OutputGradientGeometry, OutputNorm
+from monitorch.lens import (
+    Distribution,
+    LossMetrics,
+    OutputActivation,
+    OutputGradientGeometry,
+    OutputNorm,
+    TargetStatistics,
+)
 
 # the compiler hides these warnings of its own, but cannot where warnings are errors
 pytestmark = [
@@ -235,11 +242,19 @@ def test_idle_steps_have_one_graph_more_and_only_the_loss(everything):
     assert counters["stats"]["unique_graphs"] == 2
 
 
-def kept_for_backward(model, x):
-    """The bytes that a compiled model keeps, by type."""
+def kept_for_backward(model, loss_fn=None):
+    """The bytes that a compiled model keeps, by type; with a loss function it is part of the graph."""
+    x, targets = torch.ones(BATCH, 4, 64).cumsum(1), torch.zeros(BATCH * 4, dtype=torch.int64)
+
+    def call():
+        output = model(x)
+        return output if loss_fn is None else loss_fn(output.flatten(0, 1), targets)
+
     with torch.autocast("cpu", torch.bfloat16):
-        output = torch.compile(lambda: model(x), fullgraph=True)()
-    found = output.grad_fn.saved_tensors
+        node = torch.compile(call, fullgraph=True)().grad_fn
+    while not hasattr(node, "saved_tensors"):
+        node = node.next_functions[0][0]
+    found = node.saved_tensors
     torch.compiler.reset()
     return {
         dtype: sum(tensor.nbytes for tensor in found if tensor.dtype == dtype)
@@ -247,19 +262,32 @@ def kept_for_backward(model, x):
     }
 
 
+def watched(lenses):
+    def watch(model, loss_fn):
+        return monitorch.watch(model, loss_fn=loss_fn, lenses=lenses, every=1, visualizer="dummy").close
+
+    return watch
+
+
+@pytest.mark.filterwarnings("ignore:calls of functions are not seen")
+@pytest.mark.parametrize("has_loss", [False, True], ids=["model", "loss"])
 @pytest.mark.parametrize(
     "watch",
     [
-        lambda model: watch(model, nn.MSELoss()).detach,
-        lambda model: monitorch.watch(model, loss_fn=nn.MSELoss(), every=1, visualizer="dummy").close,
+        lambda model, loss_fn: watch(model, loss_fn).detach,
+        watched("standard"),
+        watched("all"),
+        lambda model, _: watched([OutputNorm(include=(nn.Module,))])(model, None),
+        lambda model, _: watched([Distribution("output")])(model, None),
+        lambda model, loss_fn: watched([OutputNorm(include=(nn.Linear,)), TargetStatistics(loss_fn)])(model, None),
     ],
-    ids=["lenses", "standard"],
+    ids=["lenses", "standard", "all", "outputs", "distribution", "targets"],
 )
-def test_no_more_is_kept_for_backward_than_without_a_watch(watch):
+def test_no_more_is_kept_for_backward_than_without_a_watch(watch, has_loss):
     layers = nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)
-    model, x = nn.Sequential(*layers), torch.randn(BATCH, 4, 64)
-    bare = kept_for_backward(copy.deepcopy(model), x)
-    stop = watch(model)
-    assert kept_for_backward(model, x) == bare
-    assert bare[torch.bfloat16] > 2 * x.numel() * 4  # outputs are kept as they are
+    model, loss_fn = nn.Sequential(*layers), nn.CrossEntropyLoss()
+    bare = kept_for_backward(copy.deepcopy(model), nn.CrossEntropyLoss() if has_loss else None)
+    stop = watch(model, loss_fn)
+    assert kept_for_backward(model, loss_fn if has_loss else None) == bare
+    assert bare[torch.bfloat16] > 2 * BATCH * 4 * 64 * 4  # outputs are kept as they are
     stop()

@@ -46,6 +46,16 @@ _library.define(
 _library.define("named(Tensor[] xs, Tensor(a!) key, int kind, str names) -> ()", tags=(torch.Tag.cudagraph_unsafe,))
 
 
+def another(x: Tensor) -> Tensor:
+    """The same numbers in another tensor, for whatever in the graph uses ``x`` after an operator has read it.
+
+    The compiler recomputes cheap operations in the backward pass. But of a tensor that an opaque operator reads it
+    keeps what the next operation makes of it: bfloat16 as float32, more than a gigabyte for GPT-2. Two views prevent
+    that. The result is no view, since an in-place operation may follow; the compiler removes the copy.
+    """
+    return x.unsqueeze(0).squeeze(0).clone()
+
+
 class GraphCallback:
     """The Python side: what goes through its operators in the graph reaches ``receive``, with the kind of the pass.
 
@@ -173,10 +183,7 @@ class _Identity(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, anchor: Tensor, key: Tensor) -> Tensor:
         ctx.save_for_backward(key)
-        # Not a view: an in-place operation may follow; the compiler removes the copy. It keeps the two views, so the
-        # operator that reads x and what comes next use different tensors. Otherwise it would not recompute what comes
-        # next in the backward pass, but keep it: bfloat16 as float32, more than a gigabyte for GPT-2.
-        return x.unsqueeze(0).squeeze(0).clone()
+        return another(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:

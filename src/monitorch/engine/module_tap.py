@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from ..numerical.norms import as_dense
 from .allocation import is_capturing
 from .distributed_tensors import distributed_type, local_samples, samples_here
-from .graph import GraphCallback, GraphHook
+from .graph import GraphCallback, GraphHook, another
 from .module_hook import ModuleHook
 from .passes import kind_of_pass
 from .state import is_observed
+from .tensors import replace
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -55,9 +56,8 @@ class ModuleTap(GraphHook):
         self.is_eager = False
         """Whether the module is called, instead of being part of a compiled graph."""
         engine.module_taps.append(self)
-        # an output is read as the module made it: an operator that reads what OutputTap passes on instead would make
-        # the compiler keep larger tensors for the backward pass, see `graph._Identity`
-        self._hook = ModuleHook(module, self, before=before, first=not before)
+        self._before = before
+        self._hook = ModuleHook(module, self, before=before)
 
     def wake(self) -> None:
         """Put the hook back."""
@@ -85,11 +85,17 @@ class ModuleTap(GraphHook):
         elif self._state.is_steady:  # the first pass was idle
             self._engine.send_to_rest(self)
 
-    def in_graph(self, module: nn.Module, *call: Any) -> None:
-        """Leave an operator in the graph that passes the tensors on."""
-        named = in_graph(self._pick(module, *call), self._distributed)
-        if named and self._state.observing:
-            self._callback.pass_named(kind_of_pass(module), named)
+    def in_graph(self, module: nn.Module, *call: Any) -> Any:
+        """Leave an operator in the graph that passes the tensors on; returns new arguments, or a new output."""
+        named = self._pick(module, *call)
+        if not named or not self._state.observing:
+            return None
+        self._callback.pass_named(kind_of_pass(module), in_graph(named, self._distributed))
+        changed, is_new = call if self._before else call[-1], False
+        for tensor in named.values():
+            if tensor.requires_grad:
+                changed, is_new = replace(changed, tensor, another(tensor)), True
+        return changed if is_new else None
 
     def _receive(self, named: NamedTensors, kind: int) -> None:
         if is_observed(self._state):

@@ -10,7 +10,7 @@ from ..numerical.norms import as_dense
 from .allocation import is_capturing
 from .buffers import BASELINE, NO_GRAPH, Info
 from .distributed_tensors import OWN, distributed_type, is_distributed, local_gradient, local_samples
-from .graph import GraphCallback, GraphHook
+from .graph import GraphCallback, GraphHook, another
 from .meter import OUTPUT, OUTPUT_GRADIENT, Measured, Meter, Reporter, Subscription
 from .module_hook import ModuleHook
 from .passes import WITH_GRAD, RecomputationFilter, kind_of_pass
@@ -205,10 +205,12 @@ class OutputTap(GraphHook):
             if tensor is not None and tensor.requires_grad and meter.callback is not None:
                 watched = meter.callback.pass_backward(tensor, distributed=isinstance(tensor, self._distributed))
                 changed, is_new = replace(changed, tensor, watched), True
-        for meter in self.outputs:  # the operators come after the views of `pass_backward`, see there
+        for meter in self.outputs:
             tensor = pick_tensor(output, meter.index)
             if tensor is not None and meter.callback is not None:
                 meter.callback.pass_forward(tensor, kind, distributed=isinstance(tensor, self._distributed))
+                if tensor.requires_grad and not self.gradients:  # else `pass_backward` has made another one
+                    changed, is_new = replace(changed, tensor, another(tensor)), True
         return changed if is_new else None  # under the compiler, tuples cannot be compared with "is"
 
     def _receive_output(self, meter: Meter, x: Tensor, kind: int, part: int) -> None:

@@ -12,11 +12,11 @@ from torch.compiler import is_dynamo_compiling
 
 from ..engine.compilation import HookedMethod, inside_graph, outside_graph
 from ..engine.distributed_tensors import distributed_type, samples_here
-from ..engine.graph import GraphCallback, GraphHook
+from ..engine.graph import GraphCallback, GraphHook, another
 from ..engine.passes import ALL_PASSES, WITH_GRAD, RecomputationFilter, kind_of_pass
 from ..engine.reports import tell
 from ..engine.state import HookClock, QuietSteps
-from ..engine.tensors import first_input, pick_tensor
+from ..engine.tensors import first_input, pick_tensor, replace
 from ..engine.torch_private import NO_TASK, graph_task, is_traced, without_operator_modes
 from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.loss_module import ITEMS_OF_STEP, LossModule, PartOfLoss, loss_in
@@ -158,9 +158,11 @@ class _OutputHook(GraphHook):
         """Take the output."""
         self._gatherer.take(module, args, kwargs, output)
 
-    def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Pass the tensor in the output on, in steps that are observed."""
         tensor = pick_tensor(output)
-        if tensor is not None and self._state.observing:
-            tensor = samples_here(tensor)[0] if isinstance(tensor, self._distributed) else tensor
-            self._callback.pass_outside(kind_of_pass(module), tensor)
+        if tensor is None or not self._state.observing:
+            return None
+        here = samples_here(tensor)[0] if isinstance(tensor, self._distributed) else tensor
+        self._callback.pass_outside(kind_of_pass(module), here)
+        return replace(output, tensor, another(tensor)) if tensor.requires_grad else None
