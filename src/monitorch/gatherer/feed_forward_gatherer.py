@@ -17,7 +17,7 @@ from ..engine.passes import ALL_PASSES, WITH_GRAD, RecomputationFilter, kind_of_
 from ..engine.reports import tell
 from ..engine.state import HookClock, QuietSteps
 from ..engine.tensors import first_input, pick_tensor, replace
-from ..engine.torch_private import NO_TASK, graph_task, is_traced, without_operator_modes
+from ..engine.torch_private import NO_TASK, graph_task, is_traced, without_modes, without_operator_modes
 from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.loss_module import ITEMS_OF_STEP, LossModule, PartOfLoss, loss_in
 from .abstract_gatherer import Gatherer, GathererState
@@ -119,7 +119,8 @@ class _LossHook(GraphHook):
         begin, is_taken = perf_counter(), False
         try:
             if graph_task() == NO_TASK and not is_traced() and ITEMS_OF_STEP not in kwargs:
-                is_taken = self._losses.take_quietly(module, output, quiet.step + 1)
+                with without_modes():
+                    is_taken = self._losses.take_quietly(module, output, quiet.step + 1)
         except Exception as error:
             tell(self._reports, self._what, error)
         if is_taken:

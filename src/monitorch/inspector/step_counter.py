@@ -21,7 +21,7 @@ from ..engine.parameters import changes_of
 from ..engine.passes import TRAINING, WITH_GRAD, RecomputationFilter, kind_of_pass
 from ..engine.reports import is_news, tell
 from ..engine.tensors import first_input
-from ..engine.torch_private import NO_TASK, graph_task, inside_backward, without_modes
+from ..engine.torch_private import NO_TASK, graph_task, inside_backward, without_functions, without_modes
 from ..errors import warn
 from .arguments import Trainer
 from .flop_count import FlopCount
@@ -72,10 +72,11 @@ class PassHook(GraphHook):
             state.passes += 1
             state.gaps += 1
             batch = args[0] if args else first_input(args, kwargs)
-            if type(batch) is Tensor and (shape := batch.shape):
-                self._statistics.samples += shape[0]
-            else:
-                self._statistics.count(batch)
+            with without_functions():
+                if type(batch) is Tensor and (shape := batch.shape):
+                    self._statistics.samples += shape[0]
+                else:
+                    self._statistics.count(batch)
         except Exception as error:
             tell(state, "noticing that a pass begins", error)
         clock.spent += perf_counter() - begin + clock.calling
