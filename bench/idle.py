@@ -63,7 +63,8 @@ class Training:
     """A small model.
 
     Args:
-        kind: ``"bare"``, ``"empty"`` for four empty hooks, ``"idle"`` for a watch without a loss, ``"loss"`` with one.
+        kind: ``"bare"``, ``"empty"`` for four empty hooks, ``"idle"`` for a watch that does not look for a loss,
+            ``"loss"`` for one that takes the loss of every step.
     """
 
     def __init__(self, device: str, layers: int, kind: str) -> None:
@@ -80,12 +81,16 @@ class Training:
             self._optimizer.register_step_pre_hook(_do_nothing)
             self._optimizer.register_step_post_hook(_do_nothing)
         elif kind != "bare":
-            self._watch(self._loss_fn if kind == "loss" else None)
+            self._watch(takes_loss=kind == "loss")
 
-    def _watch(self, loss_fn: nn.Module | None) -> None:
+    def _watch(self, *, takes_loss: bool) -> None:
         import monitorch
+        from monitorch.lens import LossMetrics
+        from monitorch.watching.lens_sets import standard_lenses
 
-        self.close = monitorch.watch(self._model, self._optimizer, loss_fn=loss_fn, **RARELY).close
+        lenses = standard_lenses(self._model, [self._optimizer], self._loss_fn)
+        chosen = [lens for lens in lenses if takes_loss or not isinstance(lens, LossMetrics)]
+        self.close = monitorch.watch(self._model, self._optimizer, lenses=chosen, **RARELY).close
 
     def step(self) -> float:
         """Train one step and return its seconds."""

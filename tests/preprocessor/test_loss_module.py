@@ -13,7 +13,8 @@ from monitorch.numerical import RunningMeanVar
 from monitorch.numerical.series import Series
 from monitorch.numerical.waiting import HostCopy
 from monitorch.preprocessor import LossModule
-from monitorch.preprocessor.loss_module import LossGradient, is_scale
+from monitorch.preprocessor.loss_module import LossGradient, Slots, is_scale
+from monitorch.preprocessor.run_numbers import MOST_OPEN
 
 
 @pytest.fixture
@@ -260,6 +261,18 @@ def test_it_can_be_pickled_before_it_has_seen_anything():
     assert pickle.loads(pickle.dumps(LossGradient())).scale() is None
 
 
+def test_copies_of_numbers_share_memory_with_none_of_them_and_keep_their_dtype():
+    slots, numbers = Slots(), [torch.tensor(float(n), requires_grad=True) for n in range(2 * MOST_OPEN)]
+    copies = [slots.copy(number) for number in numbers]
+    with torch.no_grad():
+        for number in numbers:
+            number.fill_(-1.0)
+    assert [copy.item() for copy in copies] == list(range(2 * MOST_OPEN))
+    assert not any(copy.requires_grad for copy in copies)
+    half, double = slots.copy(torch.tensor(1.5).half()), slots.copy(torch.tensor(2.5).double())
+    assert (half.item(), half.dtype, double.item(), double.dtype) == (1.5, torch.float16, 2.5, torch.float64)
+
+
 @pytest.mark.parametrize("whole", [True, False], ids=["one of each step", "micro-batches"])
 def test_losses_of_idle_and_other_steps_come_in_their_order_and_few_pieces(losses, whole, monkeypatch):
     preprocessor, step, pieces = losses(), [0], []
@@ -280,4 +293,4 @@ def test_losses_of_idle_and_other_steps_come_in_their_order_and_few_pieces(losse
         if not whole and step[0] == 30:
             assert preprocessor.take_quietly(nn.MSELoss(), loss + 2, step[0])
     assert preprocessor.value["train"] == [31.0 if step == 30 and not whole else float(step) for step in range(100)]
-    assert pieces == ([24] * 4 if whole else [1] * 96)
+    assert pieces == ([1, 24] * 4 if whole else [1] * 100)

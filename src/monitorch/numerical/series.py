@@ -110,9 +110,11 @@ class Series:
         self._waiting.add_all(numbers, samples, all_steps)
 
     def add_steps(
-        self, key: Hashable, samples: Sequence[float], steps: Sequence[int], inplace: bool | None = None
+        self, key: Hashable, samples: Tensor | Sequence[float], steps: Sequence[int], inplace: bool | None = None
     ) -> None:
-        """Add samples of several steps to one key; a sample has one number."""
+        """Add samples of several steps to one key; a sample has one number, and a tensor one dimension."""
+        if isinstance(samples, Tensor):
+            samples = samples.to(wide_dtype(samples))
         self._waiting.add_all([self.place(key, inplace)] * len(samples), samples, steps)
 
     def add_column(self, keys: Sequence[Hashable], column: int, samples: Tensor | Sequence[float]) -> None:

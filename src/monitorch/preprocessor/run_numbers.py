@@ -47,6 +47,11 @@ def _whole(parts: Sequence[Part]) -> Any:
     return total if parts[0].add_up else total / len(samples)
 
 
+def _kind(number: Any) -> Any:
+    """What numbers have in common that can be added at once."""
+    return (number.dtype, number.device) if isinstance(number, Tensor) else type(number)
+
+
 def _by_step(parts: Iterable[Part]) -> dict[tuple[int, str], list[Part]]:
     """Those of each step and name."""
     found: dict[tuple[int, str], list[Part]] = {}
@@ -193,15 +198,16 @@ class RunNumbers(AccumulatingPreprocessor):
             self._add_steps(name, [(step, _whole(own))], own[0].inplace)
 
     def _add_steps(self, name: str, numbers: Sequence[tuple[int, Any]], inplace: bool) -> None:
-        """Add the whole numbers of some steps; floats in a row are added at once."""
-        for are_floats, some in groupby(numbers, key=lambda number: type(number[1]) is float):
-            if are_floats:
-                steps, wholes = zip(*some, strict=True)
-                self._kept.series.add_steps(name, wholes, steps, inplace)
+        """Add the whole numbers of some steps; floats in a row, or tensors of one device, are added at once."""
+        for kind, some in groupby(numbers, key=lambda number: _kind(number[1])):
+            steps, wholes = zip(*some, strict=True)
+            if kind is float or isinstance(wholes[0], Tensor):
+                samples = wholes if kind is float else torch.stack(wholes)
+                self._kept.series.add_steps(name, samples, steps, inplace)
                 if several_processes():
-                    self._in_step.add_steps(name, wholes, steps)
+                    self._in_step.add_steps(name, samples, steps)
             else:
-                for step, whole in some:
+                for step, whole in zip(steps, wholes, strict=True):
                     self._add(name, whole, inplace, in_step=True, step=step)
         self._recent.setdefault(name, deque(maxlen=RECENT)).extend(numbers)
 
