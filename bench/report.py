@@ -45,6 +45,16 @@ def spread(row: Row) -> str:
     return "" if row.get("quartiles") is None else "{:.3f} to {:.3f}".format(*row["quartiles"])
 
 
+TRUTH = {True: "yes", False: "**no**", None: "cannot be told"}
+"""Whether the overhead that is shown is the one that was measured."""
+
+
+def overhead(row: Row) -> str:
+    """The overhead that was measured; rows from before lack its standard error."""
+    found = number("overhead", 3)(row)
+    return found if row.get("overhead_error") is None else f"{found} ± {row['overhead_error']:.3f}"
+
+
 def said(row: Row) -> str:
     """The overhead that monitorch shows."""
     return "" if row.get("said") is None else f"{'at least ' * row['said_is_bound']}{row['said']:.3f}"
@@ -65,9 +75,9 @@ USER: dict[str, Callable[[Row], str]] = {
     "of CPU time": number("cpu_ratio", 3),
     "at most": number("limit", 3),
     "met": lambda row: "" if row.get("limit") is None else "yes" if row["ratio"] <= row["limit"] else "**no**",
-    "overhead": number("overhead", 3),
+    "overhead": overhead,
     "shown": said,
-    "true": lambda row: {True: "yes", False: "**no**", None: ""}[row.get("said_is_true")],
+    "true": lambda row: TRUTH[row.get("said_is_true")] if said(row) else "",
     "+MiB": lambda row: "" if row.get("memory_gib") is None else f"{row['memory_gib'] * 1024:.0f}",
     "first stretch s": lambda row: number("first_extra_s", 2)(row) if row["setting"] in ("default", "all") else "",
     "run of 5 s": run_of("5"),
@@ -191,16 +201,17 @@ def machine(run: Row) -> str:
 
 USER_TEXT = (
     "Training loops that do not wait for the device, watched by `monitorch.watch(model, optimizer, loss_fn=...)` with "
-    "the options in the table; runs are stored. A bare and a watched model take turns in windows of about a second and "
-    "of the same number of steps; each watched window is compared with the bare ones before and after it, unless one "
-    "of these took unusually long: something else has disturbed them. `ratio` is the cost after the first stretch "
-    "(in which the default may spend two seconds plus three percent): the median over windows, or their mean if "
-    "windows have few steps. `of CPU time` is the same for the CPU time of all threads. `overhead` is the mean over "
-    "windows, `shown` is `watch.inspector.overhead`, a mean over recent steps. They agree if they are within a fifth "
-    "or one percentage point. Memory is what is added to the peak of the device, or of the process on a CPU including "
-    "imports. `first stretch s` is what the default has spent before that; less than two seconds means that it had "
-    "some left. `run of N s` is the time of a whole run over the N seconds that it takes bare. Compiling is not "
-    "counted."
+    "the options in the table; runs are stored. A bare and a watched model take turns in windows of about a second, "
+    "or less if it has many steps, and of the same number of steps; each watched window is compared with the bare "
+    "ones before and after it, unless one of these took unusually long: something else has disturbed them. `ratio` is "
+    "the cost after the first stretch (in which the default may spend two seconds plus three percent): the median "
+    "over windows, or their mean if windows have few steps or are short. `of CPU time` is the same for the CPU time "
+    "of all threads. `overhead` is the mean over windows with its standard error, `shown` is "
+    "`watch.inspector.overhead`, a mean over recent steps. It is true if it is within a fifth of the other, or one "
+    "percentage point; whether it is cannot be told if it is not, but would be if the other was off by twice its "
+    "standard error. Memory is what is added to the peak of the device, or of the process on a CPU including imports. "
+    "`first stretch s` is what the default has spent before that; less than two seconds means that it had some left. "
+    "`run of N s` is the time of a whole run over the N seconds that it takes bare. Compiling is not counted."
 )
 
 

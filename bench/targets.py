@@ -195,9 +195,9 @@ def judge_user(runs: Sequence[Row]) -> Iterator[list[str]]:
                     yield [ON[device], what, f"at most {target.limit:.4g}", *verdict]
         known = [row for row in rows if not row["problem"]]
         if known:
-            true = sum(bool(row["said_is_true"]) for row in known)
-            verdict = ["yes" if true == len(known) else "**no**"]
-            yield [ON[device], "watch, cases whose shown overhead is true", str(len(known)), str(true), *verdict]
+            true, false = (sum(row["said_is_true"] is answer for row in known) for answer in (True, False))
+            verdict = "**no**" if false else "yes" if true == len(known) else "cannot be told"
+            yield [ON[device], "watch, cases whose shown overhead is true", str(len(known)), str(true), verdict]
 
 
 def _find(rows: Iterable[Row], wanted: dict[str, Any], figure: str) -> float | None:

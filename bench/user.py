@@ -49,6 +49,10 @@ SETTLES = 100
 FEWEST = 8
 """Steps of a window: the first one seems to last as long as the bare window before it, and must be an exception."""
 
+MANY_STEPS = 300
+"""With more steps in a window, a third of it is enough. A machine changes its speed within seconds: the sooner windows
+take turns, the less of that is left in their ratio."""
+
 WHOLE_RUNS = (5.0, 60.0)
 """Runs whose whole cost is told, in seconds of bare training."""
 
@@ -91,6 +95,7 @@ class Pace:
     first: float  # at most so long until the first seconds are spent, or a budget has settled
     later: int  # windows after that
     recent: float  # at most so long after that, until the overhead shown is about these windows alone
+    precise: float  # and at most so long, until the overhead is known well enough to judge what is shown
     alone: float  # training in a process of its own, whose memory is measured
     whole_runs: tuple[float, ...] = WHOLE_RUNS
 
@@ -98,10 +103,10 @@ class Pace:
 def pace(effort: Effort) -> Pace:
     """Short on a GPU, whose time is dear."""
     if effort.quick:
-        return Pace(window=0.02, first=0.04, later=2, recent=0.0, alone=0.05, whole_runs=(0.02, 0.1))
+        return Pace(window=0.02, first=0.04, later=2, recent=0.0, precise=0.0, alone=0.05, whole_runs=(0.02, 0.1))
     if effort.device == "cuda":
-        return Pace(window=1.2, first=36.0, later=8, recent=30.0, alone=0.0)
-    return Pace(window=1.5, first=30.0, later=12, recent=30.0, alone=3.0)
+        return Pace(window=1.2, first=36.0, later=8, recent=30.0, precise=40.0, alone=0.0)
+    return Pace(window=1.5, first=30.0, later=12, recent=30.0, precise=40.0, alone=3.0)
 
 
 def plan(device: str, only: str | None = None, long: bool = False) -> list[UserCase]:
@@ -272,7 +277,7 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
             if case.compiled:
                 gc.collect()  # nor is going over millions of objects that it leaves: two seconds for GPT-2 XL
             counters.forget_peak(effort.device)
-            steps = max(FEWEST, round(how.window / plain.step))
+            steps = steps_of_window(how.window / plain.step)
             without, with_ = CountsCpu(partial(_pausing, watcher, plain.trial)), CountsCpu(partial(train, trial))
             turns = Turns(without, with_, steps)
             first = _first_stretch(turns, case, how)
@@ -281,6 +286,8 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
                 turns.take()
             while _is_about_more(watcher, turns, first) and sum(turns.watched[first:]) < how.recent:
                 turns.take()
+            while _is_vague(turns, first, watcher.recent_steps()) and sum(turns.watched[first:]) < how.precise:
+                turns.take()
             bytes_ = counters.peak_since(held, effort.device)
             (said, is_bound), recently = watcher.overhead(), watcher.recent_steps()
         finally:
@@ -288,14 +295,15 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
         seen = watcher.seen()
     around, places = turns.around, _calm(turns, first)
     row = compare(_at(places, around), _at(places, turns.watched), turns.steps)
-    overhead = _recent_overhead(turns, first, recently)
+    overhead, error = _recent_overhead(turns, first, recently)
     runs = {f"{seconds:g}": whole_run(around, turns.watched, seconds, closing) for seconds in how.whole_runs}
     row |= {
         "cpu_ratio": _cpu_ratio(without.seconds, with_.seconds, places, turns.steps),
         "said": said,
         "said_is_bound": is_bound,
         "overhead": overhead,
-        "said_is_true": None if said is None else is_true(said, overhead, is_bound),
+        "overhead_error": error,
+        "said_is_true": None if said is None else is_true(said, overhead, error, is_bound),
         "whole_runs": {} if case.compiled or case.setting != "default" else runs,
         "first_windows": first,
         "first_extra_s": first_extra,
@@ -308,6 +316,11 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
         "seen": seen,
     }
     return row if seen else row | {"problem": "failed: nothing was recorded"}
+
+
+def steps_of_window(fit: float) -> int:
+    """How many steps a window has, if so many fit into its time."""
+    return max(FEWEST, round(fit if fit <= MANY_STEPS else fit / 3))
 
 
 def _watched(case: UserCase, effort: Effort, folder: Path) -> tuple[Trial, Watched]:
@@ -361,14 +374,22 @@ def _cpu_ratio(bare: Sequence[float], watched: Sequence[float], places: Sequence
     return float(compare(_at(places, neighbours(bare)), _at(places, watched), steps)["ratio"])
 
 
-def _recent_overhead(turns: Turns, first: int, steps: int) -> float:
-    """The mean over windows since the first stretch; also over earlier ones if the last so many steps reach further.
+def _recent_overhead(turns: Turns, first: int, steps: int) -> tuple[float, float]:
+    """The mean over windows since the first stretch, and its standard error.
 
-    What is shown is a mean as well: a median would leave out whatever few windows hold.
+    If the last so many steps reach further back, earlier windows count as well. What is shown is a mean, too: a median
+    would leave out whatever few windows hold.
     """
     start = min(first, max(0, len(turns.watched) - max(1, round(steps / turns.steps))))
     places = _calm(turns, start)
-    return float(compare(_at(places, turns.around), _at(places, turns.watched), turns.steps)["mean"]) - 1
+    found = compare(_at(places, turns.around), _at(places, turns.watched), turns.steps)
+    return found["mean"] - 1, found["error"]
+
+
+def _is_vague(turns: Turns, first: int, steps: int) -> bool:
+    """Whether the overhead is not known to a tenth of itself, or to half a percentage point."""
+    overhead, error = _recent_overhead(turns, first, steps)
+    return error > max(0.1 * overhead, 0.005)
 
 
 def footprint(case: UserCase, is_watched: bool, effort: Effort) -> int | None:

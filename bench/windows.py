@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -11,8 +12,9 @@ NEAR, OFF, SCATTER = 2, 0.03, 5
 """A bare window is disturbed if it is off the median of those up to ``NEAR`` places away by more than this share, and
 by more than so many times what is usual."""
 
-MANY = 100
-"""Steps per window from which each window holds some observed steps, so that a median may stand for all windows."""
+MANY, LONG = 100, 1.0
+"""Steps and seconds per window from which each window holds some observed steps and ticks, so that a median may stand
+for all windows."""
 
 
 class Turns:
@@ -71,14 +73,24 @@ def compare(bare: Sequence[float], watched: Sequence[float], steps: int) -> dict
     ratios = [after / before for before, after in zip(bare, watched, strict=True)]
     median, mean = statistics.median(ratios), sum(watched) / sum(bare)
     return {
-        "ratio": median if steps >= MANY else mean,
+        "ratio": median if steps >= MANY and statistics.median(bare) >= LONG else mean,
         "median": median,
         "mean": mean,
+        "error": error(bare, watched),
         "quartiles": quartiles(ratios),
         "windows": len(ratios),
         "steps": steps,
         "bare_ms": statistics.median(bare) / steps * 1e3,
     }
+
+
+def error(bare: Sequence[float], watched: Sequence[float]) -> float:
+    """The standard error of the mean ratio, which is that of all times together; infinite for a single window."""
+    if len(watched) < 2:
+        return math.inf
+    ratio = sum(watched) / sum(bare)
+    off = [after - ratio * before for before, after in zip(bare, watched, strict=True)]
+    return math.sqrt(len(off) / (len(off) - 1) * sum(each**2 for each in off)) / sum(bare)
 
 
 def quartiles(numbers: Sequence[float]) -> list[float]:
@@ -106,7 +118,11 @@ def whole_run(bare: Sequence[float], watched: Sequence[float], seconds: float, c
     return None
 
 
-def is_true(said: float, measured: float, at_least: bool = False) -> bool:
-    """Whether an overhead that is shown lies within a fifth, or one percentage point, of the measured one."""
+def is_true(said: float, measured: float, error: float, at_least: bool = False) -> bool | None:
+    """Whether an overhead that is shown lies within a fifth, or one percentage point, of the measured one.
+
+    None if it does not, but may all the same: twice the standard error of what is measured reaches that far.
+    """
     allowed = max(0.2 * abs(measured), 0.01) + 1e-12
-    return said - measured <= allowed if at_least else abs(said - measured) <= allowed
+    off = said - measured if at_least else abs(said - measured)
+    return True if off <= allowed else None if off <= allowed + 2 * error else False

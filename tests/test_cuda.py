@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector, lens
+from monitorch.inspector.step_clock import Phase
 from monitorch.visualizer.record_sink import RecordSink
 from tests.defaults import default_dtype
 
@@ -117,3 +118,43 @@ def test_ticks_end_in_another_thread_while_graphs_are_captured():
                 other = other * 0.5 + tick
     inspector.detach()
     assert {epoch for epoch, *_ in sink.numbers} == {1, 2, 3, 4, 5}
+
+
+def test_hooks_of_idle_steps_are_timed_on_the_device_now_and_then():
+    model, loss_fn = build().cuda(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    lenses = [lens.LossMetrics(loss_fn=loss_fn), lens.OutputNorm()]
+    options = {"visualizer": "dummy", "optimizer": optimizer, "every": 400, "on_error": "raise"}
+    inspector = PyTorchInspector(lenses, module=model, **options)
+    x, y = torch.randn(8, 3, 8, 8, device="cuda"), torch.randint(0, 4, (8,), device="cuda")
+    for _ in range(390):
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+    torch.cuda.synchronize()
+    _ = inspector.overhead
+    assert inspector.state.is_quiet  # in between
+    assert inspector.state.clock.usual_share(Phase.IDLE) > 0
+    inspector.detach()
+
+
+def test_losses_of_idle_steps_are_those_that_were_computed():
+    model, loss_fn = build().cuda(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    lenses = [lens.LossMetrics(loss_fn=loss_fn, loss_fn_inplace=False)]
+    options = {"visualizer": Collector(), "optimizer": optimizer, "every": 1000, "on_error": "raise"}
+    inspector = PyTorchInspector(lenses, module=model, **options)
+    x, y = torch.randn(8, 3, 8, 8, device="cuda"), torch.randint(0, 4, (8,), device="cuda")
+    expected = []
+    for step in range(700):
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=step >= 400):
+            scores = model(x)
+        loss = loss_fn(scores.bfloat16() if step % 3 == 0 else scores.float(), y)
+        expected.append(loss.detach().double())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            loss /= 7  # later code may do with it what it likes
+    found = lenses[0].preprocessors[0].value["train_loss"]
+    assert list(found) == torch.stack(expected).tolist()
+    inspector.detach()

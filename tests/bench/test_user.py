@@ -78,7 +78,7 @@ def test_default_trains_as_long_as_its_whole_run():
 def test_first_stretch(setting, seconds, steps, windows):
     bare, watched = seconds
     turns = Turns(lambda steps: bare, lambda steps: watched, steps)
-    how = user.Pace(window=1.0, first=10.0, later=1, recent=0.0, alone=0.0)
+    how = user.Pace(window=1.0, first=10.0, later=1, recent=0.0, precise=0.0, alone=0.0)
     assert user._first_stretch(turns, UserCase("mlp", setting), how) == windows == len(turns.watched)
 
 
@@ -98,7 +98,21 @@ def test_shown_overhead_is_compared_with_the_steps_that_it_is_about(steps, overh
     turns = Turns(lambda steps: 1.0, lambda steps: next(watched), 50)
     for _ in windows:
         turns.take()
-    assert user._recent_overhead(turns, 3, steps) == pytest.approx(overhead)
+    assert user._recent_overhead(turns, 3, steps)[0] == pytest.approx(overhead)
+
+
+@pytest.mark.parametrize(("spread", "is_vague"), [(0.0, False), (0.01, False), (0.05, True)])
+def test_windows_go_on_until_the_overhead_is_known(spread, is_vague):
+    watched = iter([1.1 - spread, 1.1 + spread] * 4)
+    turns = Turns(lambda steps: 1.0, lambda steps: next(watched), 50)
+    for _ in range(8):
+        turns.take()
+    assert user._is_vague(turns, 0, 100) is is_vague
+
+
+@pytest.mark.parametrize(("fit", "steps"), [(2, 8), (25.4, 25), (300, 300), (900, 300), (6000, 2000)])
+def test_steps_of_a_window(fit, steps):
+    assert user.steps_of_window(fit) == steps
 
 
 def test_run_is_stored_with_ticks_and_removed(monkeypatch, tmp_path):

@@ -88,6 +88,24 @@ def test_windows_of_few_steps_are_told_by_their_mean(steps, ratio):
     assert compare([1.0] * 10, watched, steps)["ratio"] == pytest.approx(ratio)
 
 
+@pytest.mark.parametrize(("seconds", "ratio"), [(0.99, 1.03), (1.0, 1.0)])
+def test_so_are_windows_too_short_for_a_tick(seconds, ratio):
+    watched = [seconds] * 9 + [1.3 * seconds]  # one window in ten holds a tick
+    assert compare([seconds] * 10, watched, MANY)["ratio"] == pytest.approx(ratio)
+
+
+def test_error_of_the_mean_is_how_much_it_varies_between_measurements():
+    random, found = np.random.default_rng(0), []
+    for _ in range(2000):
+        bare = random.normal(1.0, 0.05, 20)
+        row = compare(bare.tolist(), (1.1 * random.normal(1.0, 0.05, 20)).tolist(), 1)
+        found.append((row["mean"], row["error"]))
+    means, errors = zip(*found, strict=True)
+    assert np.mean(errors) == pytest.approx(np.std(means), rel=0.05)
+    assert compare([1.0] * 5, [1.1] * 5, 1)["error"] == pytest.approx(0.0, abs=1e-12)
+    assert compare([1.0], [1.1], 1)["error"] == np.inf
+
+
 def test_median_passes_over_a_window_that_was_disturbed():
     assert compare([1.0] * 9, [1.1] * 8 + [30.0], MANY)["ratio"] == pytest.approx(1.1)
 
@@ -129,12 +147,29 @@ def test_whole_run(seconds, ratio):
     ],
 )
 def test_overhead_is_true_within_a_fifth_or_one_percentage_point(said, measured, expected):
-    assert is_true(said, measured) is expected
+    assert is_true(said, measured, 0.0) is expected
 
 
 @pytest.mark.parametrize(("said", "expected"), [(0.0, True), (0.5, True), (0.6, True), (0.61, False)])
 def test_lower_bound_may_be_too_small(said, expected):
-    assert is_true(said, 0.5, at_least=True) is expected
+    assert is_true(said, 0.5, 0.0, at_least=True) is expected
+
+
+@pytest.mark.parametrize(
+    ("said", "at_least", "expected"),
+    [
+        (0.1, False, True),
+        (0.12, False, True),
+        (0.13, False, None),
+        (0.16, False, None),
+        (0.17, False, False),
+        (0.05, True, True),
+        (0.13, True, None),
+        (0.17, True, False),
+    ],
+)
+def test_what_lies_within_twice_the_error_cannot_be_told(said, at_least, expected):
+    assert is_true(said, 0.1, 0.022, at_least) is expected
 
 
 @pytest.mark.parametrize(("bare", "watched"), [([1.0], [1.0, 1.0]), ([1.0, 1.0], [1.0])])

@@ -582,6 +582,17 @@ def test_on_a_device_some_idle_steps_are_measured_and_no_others(quiet, device, m
     assert run.cost.bare_step == pytest.approx(0.01)
 
 
+def test_steps_whose_hooks_are_timed_on_a_device_are_not_quiet(device):
+    seen = []
+
+    def look(run):
+        seen.append((run.cadence.clock.times_hooks, run.state.is_quiet))
+
+    Simulation(0.01, observing(0.01), {"every": 400}, device=device, quiet=True, between=look).run(steps=390)
+    assert {times for times, _ in seen} == {quiet for _, quiet in seen} == {True, False}
+    assert (True, True) not in seen
+
+
 @pytest.mark.parametrize("other", [None, "cpu", torch.device("cpu"), "meta"])
 def test_another_device_means_the_time_of_the_host(other, device):
     time = Time()

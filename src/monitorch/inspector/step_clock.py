@@ -91,6 +91,11 @@ class StepClock:
         """Whether the host runs the steps itself (CPU), so that time inside hooks makes a step longer."""
         return self._device is None
 
+    @property
+    def times_hooks(self) -> bool:
+        """Whether hooks of the current step are timed on the device too: then none may skip :meth:`enter`."""
+        return self._spans is not None
+
     def use(self, device: torch.device | str | None) -> None:
         """Measure on this device from now on."""
         if _cuda(device) != self._device:
