@@ -251,13 +251,14 @@ def kept_for_backward(model, loss_fn=None):
         return output if loss_fn is None else loss_fn(output.flatten(0, 1), targets)
 
     with torch.autocast("cpu", torch.bfloat16):
-        node = torch.compile(call, fullgraph=True)().grad_fn
+        found = torch.compile(call, fullgraph=True)()  # as long as it lives nothing is freed
+    node = found.grad_fn
     while not hasattr(node, "saved_tensors"):
         node = node.next_functions[0][0]
-    found = node.saved_tensors
+    kept = node.saved_tensors
     torch.compiler.reset()
     return {
-        dtype: sum(tensor.nbytes for tensor in found if tensor.dtype == dtype)
+        dtype: sum(tensor.nbytes for tensor in kept if tensor.dtype == dtype)
         for dtype in (torch.float32, torch.bfloat16)
     }
 
