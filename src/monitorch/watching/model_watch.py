@@ -580,7 +580,7 @@ class Watch(DisplaysRun):
             self._reported_at, self._reported_before = self._now, reported
         if self._is_due:
             self._regular_tick()
-        elif rare and not self._is_joint and (EVALUATION in rare or not is_usual):
+        elif rare and not self._is_joint and (EVALUATION in rare or not (is_usual or self._is_timed)):
             self._tick()
         elif was_shown and TRAINING_LOSS in reported and not self._is_joint:
             self._tick()  # from now on a tick waits for it
@@ -624,6 +624,11 @@ class Watch(DisplaysRun):
         if self._ticks >= OFTEN or cadence.cost.in_ticks > DEAR:
             return False
         return cadence.budget is None or (cadence.head_start > 0 and not cadence.is_spent)
+
+    @property
+    def _is_timed(self) -> bool:
+        """Whether ticks come by time only, as many as the budget pays for: a report has to wait for the next one."""
+        return self._tick_every is None and not self._is_early
 
     @property
     def _is_joint(self) -> bool:
