@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from monitorch.cli.finding_sheet import other_events, print_findings, problem_lines, trees
+from monitorch.cli.finding_sheet import other_events, print_findings, problem_lines, short_verdict, trees
 from monitorch.diagnosis import Finding, Remedy
 from monitorch.store import Event
 
@@ -123,27 +123,35 @@ def test_many_consequences_are_cut_short_unless_all_are_wanted(count, more):
 def test_names_are_shown_and_not_obeyed(evil):
     nasty = Finding("dead_units", "error", evil, 1, 2, f"See {evil}.", Remedy(f"Repair {evil}."))
     text = printed([nasty], 40) + "\n".join(
-        line.plain for line in problem_lines(console(40), [nasty], 3, wrapped=False)
+        line.plain for line in problem_lines(console(40), [nasty], "", 3, wrapped=False)
     )
     assert [character for character in text if not character.isprintable() and character != "\n"] == []
     assert "[red]" not in evil or text.count(evil) == 4
 
 
 def test_first_causes_in_short():
-    assert [line.plain for line in problem_lines(console(50), ALL, 3, wrapped=False)] == [
+    assert [line.plain for line in problem_lines(console(50), ALL, "", 3, wrapped=False)] == [
         "2 problems since step 3",
         "error: dead units in fc1 since step 80: 100 % of …",
         "warning: input scale since step 3: 100 % of the 1…",
         "3 more findings: monitorch check",
     ]
-    assert [line.plain for line in problem_lines(console(120), ALL, 1, wrapped=True)] == [
+    assert [line.plain for line in problem_lines(console(120), ALL, "", 1, wrapped=True)] == [
         "2 problems since step 3",
         "error: dead units in fc1 since step 80",
         f"  {LONG}",
         "  Try: Repair dead_units.",
         "4 more findings: monitorch check",
     ]
-    assert [line.plain for line in problem_lines(console(50), [HEALED], 3, wrapped=True)] == ["healthy"]
+    assert [line.plain for line in problem_lines(console(50), [HEALED], "", 3, wrapped=True)] == ["healthy"]
+
+
+@pytest.mark.parametrize(("status", "shown"), [("crashed", "no problem found"), ("finished", "healthy")])
+def test_a_run_that_crashed_is_not_healthy(status, shown):
+    (line,) = problem_lines(console(50), [], status, wrapped=False)
+    assert (line.plain, short_verdict([], status).plain) == (shown, shown)
+    assert ("green" in str(line.style)) == (status == "finished")
+    assert short_verdict([ALL[0]], status).plain.startswith(ALL[0].title)
 
 
 def event(kind, layer):

@@ -68,7 +68,7 @@ def ward(tmp_path_factory, serving):
         ("sick", "1 problem since step 8", "error"),
         ("healthy", "healthy", "healthy"),
         ("unknown", "not diagnosed", "unknown"),
-        ("crashed", "healthy", "unknown"),
+        ("crashed", "no problem found", "unknown"),
     ],
 )
 def test_the_bar_on_top_says_how_the_run_is(visited, ward, run, verdict, tone):

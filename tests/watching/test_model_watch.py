@@ -238,7 +238,9 @@ def test_a_budget_without_a_head_start_pays_no_ticks_by_steps(training, replace_
 def test_evaluations_make_no_ticks_that_the_budget_does_not_pay_for_and_stand_at_their_steps(training, replace_time):
     replace_time(lambda: 0.0)  # so that no tick comes by time
     evaluations = []
-    with training.watch(training.optimizer, loss_fn=training.loss_fn, tick_every=None, every=None, budget=0.02) as watch:
+    with training.watch(
+        training.optimizer, loss_fn=training.loss_fn, tick_every=None, every=None, budget=0.02
+    ) as watch:
         for number in range(1, 11):
             training.run(5)
             evaluations.append((5 * number, pytest.approx(training.evaluate())))

@@ -40,7 +40,8 @@ def run(options: argparse.Namespace) -> int:
             from .run_sheet import title
             from .screen import open_console
 
-            print_findings(open_console(), findings, title(facts), notes, found.error, everything=options.all)
+            shown = findings, title(facts), notes, found.error
+            print_findings(open_console(), *shown, status=found.status, everything=options.all)
         has_crashed = found.status == "crashed"
     return int(options.fail_on is not None and (has_crashed or is_as_bad(findings, options.fail_on)))
 

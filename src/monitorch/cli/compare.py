@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
 
     with find_run(options, options.a) as a, find_run(options, options.b) as b:
         difference = compare_runs(a, b, options)
-        verdicts = {f"verdict_{name}": verdict(findings_of(one.meta)) for name, one in (("a", a), ("b", b))}
+        verdicts = {f"verdict_{name}": verdict(findings_of(one.meta), one.status) for name, one in (("a", a), ("b", b))}
         names = (a.name, b.name) if a.name != b.name else (str(a.path.parent), str(b.path.parent))
     if options.json:
         from .strict_json import print_answer

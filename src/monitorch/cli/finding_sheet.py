@@ -23,10 +23,11 @@ def print_findings(
     notes: Iterable[str] = (),
     error: Failure | None = None,
     *,
+    status: str = "",
     everything: bool,
 ) -> None:
     """Print the verdict, the title of the run, what ended it, notes, and all findings, each below its cause."""
-    console.print(verdict_words(findings))
+    console.print(verdict_words(findings, status))
     if title is not None:
         console.print(title)
     if error is not None:
@@ -44,12 +45,13 @@ def print_findings(
             console.print(*indented([words(more, QUIET)], _INDENT))
 
 
-def verdict_words(findings: Sequence[Finding]) -> Text:
+def verdict_words(findings: Sequence[Finding], status: str = "") -> Text:
     """The verdict, in the colour of the worst problem."""
-    return words(verdict(findings), _colour(findings))
+    is_known = status != "crashed" or problems(findings)
+    return words(verdict(findings, status), _colour(findings) if is_known else QUIET)
 
 
-def short_verdict(findings: Sequence[Finding] | None) -> Text:
+def short_verdict(findings: Sequence[Finding] | None, status: str = "") -> Text:
     """The first problem and since when, how many others there are, or that there is none.
 
     >>> from monitorch.diagnosis import Remedy
@@ -59,7 +61,7 @@ def short_verdict(findings: Sequence[Finding] | None) -> Text:
     if findings is None:
         return words(verdict(None), QUIET)
     if not problems(findings):
-        return verdict_words(findings)
+        return verdict_words(findings, status)
     first, *others = problems(findings)
     text = f"{first.title} since step {first.step:,}" + (f", {len(others)} more" if others else "")
     return words(text, _colour(findings))
@@ -71,18 +73,19 @@ def _colour(findings: Sequence[Finding]) -> str:
 
 
 def problem_lines(
-    console: Console, findings: Sequence[Finding], most: int = MOST_CAUSES, *, wrapped: bool
+    console: Console, findings: Sequence[Finding], status: str, most: int = MOST_CAUSES, *, wrapped: bool
 ) -> list[Text]:
     """The verdict, and the first causes of what is wrong now.
 
     Args:
         console: where they will be shown.
         findings: all findings of a run.
+        status: that of the run.
         most: how many causes to show.
         wrapped: show each in full, instead of its beginning on one line.
     """
     causes = problems(findings)
-    lines = [verdict_words(findings)]
+    lines = [verdict_words(findings, status)]
     for finding in causes[:most]:
         if wrapped:
             lines += _card(console, finding, "")

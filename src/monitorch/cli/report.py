@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
         report = report_html(*runs, columns=options.columns, max_bytes=_LARGEST_BYTES)
         names = [one.path.absolute().parent.name for one in runs]
         path = report.save(options.out or f"{'-'.join(names)}.html")
-        findings = {name: findings_of(one.meta) for name, one in zip(names, runs, strict=True)}
+        findings = {name: (findings_of(one.meta), one.status) for name, one in zip(names, runs, strict=True)}
         heads = [headline(one) for one in runs]
     size = path.stat().st_size
     if options.json:
@@ -49,9 +49,9 @@ def run(options: argparse.Namespace) -> None:
 
         console = open_console()
         console.print(words(f"{path}: {size / 1e6:.1f} MB"), soft_wrap=True)
-        for name, found in findings.items():
+        for name, (found, status) in findings.items():
             if found is not None:
                 console.print()
                 if len(names) > 1:
                     console.print(words(f"{name}:"))
-                console.print(*problem_lines(console, found, wrapped=False), sep="\n")
+                console.print(*problem_lines(console, found, status, wrapped=False), sep="\n")

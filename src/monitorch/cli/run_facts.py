@@ -19,7 +19,7 @@ from .wording import status_text
 
 def listed(info: RunInfo) -> dict[str, Any]:
     """A run in a list of runs, and how it is; None if it cannot be read."""
-    told = None if info.problem else verdict(found_in(info))
+    told = None if info.problem else verdict(found_in(info), info.status)
     return {**info._asdict(), "status": status_text(info.status, info.age), "verdict": told}
 
 
@@ -53,7 +53,7 @@ def headline(run: Run, findings: Sequence[Finding] | None = None) -> dict[str, A
         "dropped": int(meta.get("dropped", 0)),
         "overhead": meta.get("overhead"),
         "overhead_at_least": bool(meta.get("overhead_at_least")),
-        "verdict": verdict(found),
+        "verdict": verdict(found, run.status),
         "findings": None if found is None else [finding.to_json() for finding in found],
     }
 

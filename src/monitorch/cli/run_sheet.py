@@ -46,7 +46,7 @@ def print_sheet(run: Run, options: argparse.Namespace) -> None:
     _print_error(console, run.error)
     if findings is not None:
         most = len(findings) if options.all else MOST_CAUSES
-        console.print(*problem_lines(console, findings, most, wrapped=True), "", sep="\n")
+        console.print(*problem_lines(console, findings, run.status, most, wrapped=True), "", sep="\n")
     if is_urgent:
         _print_events(console, events, options.all)
         console.print()

@@ -135,7 +135,7 @@ def _print_table(folder: Path, runs: "list[RunInfo]") -> None:
             "-" if info.last_step is None else f"{info.last_step:,}",
             age_text(info.age),
             size_text(info.size),
-            words("-") if info.problem else short_verdict(found_in(info)),
+            words("-") if info.problem else short_verdict(found_in(info), info.status),
         )
         for info in runs
     ]

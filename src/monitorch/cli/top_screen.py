@@ -86,7 +86,7 @@ class Screen:
         """The verdict and the first causes, each on one line; nothing for a run that was not diagnosed."""
         if self._findings is None:
             return []
-        return problem_lines(self._console, self._findings, wrapped=False)
+        return problem_lines(self._console, self._findings, self._run.status, wrapped=False)
 
     def _order(self) -> str:
         words = {"worst": "worst first", "value": "largest first", "name": "by name", "depth": "in the model's order"}

@@ -70,7 +70,12 @@ def summary(run: Run) -> dict[str, Any]:
     newest = {one.name: number for one in lines if lens and (number := _newest(run, lens, one.name)) is not None}
     known = [_statistic(one) for one in lines if one.name in newest]
     told = plain(without_diagnosis(run.meta))
-    return {"meta": told, "verdict": verdict(findings_of(run.meta)), "statistics": known, "newest": plain(newest)}
+    return {
+        "meta": told,
+        "verdict": verdict(findings_of(run.meta), run.status),
+        "statistics": known,
+        "newest": plain(newest),
+    }
 
 
 def health(run: Run) -> dict[str, Any]:
@@ -85,7 +90,7 @@ def health(run: Run) -> dict[str, Any]:
     ranked = rank(run, findings or ())
     described = [one for place, one in enumerate(ranked) if one.tone or place < DESCRIBED_LAYERS]
     return {
-        "verdict": verdict(findings),
+        "verdict": verdict(findings, run.status),
         "findings": None if findings is None else [plain(one.to_json()) for one in findings],
         "notes": run.meta.get("notes", []),
         "layers": [one.layer for one in ranked],

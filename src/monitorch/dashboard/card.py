@@ -70,12 +70,12 @@ def _curve(run: Run, lens: LensInfo, statistic: Statistic) -> Curve:
 
 def _html(run: Run, plots: dict[str, list[Curve]], findings: Sequence[Finding] | None) -> str:
     causes = problems(findings or ())
-    colour = UNKNOWN if findings is None else GOOD
+    colour = UNKNOWN if findings is None or run.status == "crashed" else GOOD
     if causes:
         colour = WORSE if any(one.severity == "error" for one in causes) else BAD
     chip = (
         f'<span style="background:{colour};color:#fff;border-radius:1em;padding:.15em .7em;white-space:nowrap">'
-        f"{html.escape(verdict(findings))}</span>"
+        f"{html.escape(verdict(findings, run.status))}</span>"
     )
     head = f'<b style="font-size:115%">{html.escape(run.name)}</b> {chip} <span style="opacity:.7">{_facts(run)}</span>'
     parts = [f'<div style="display:flex;flex-wrap:wrap;gap:.4em .8em;align-items:baseline">{head}</div>']
@@ -173,4 +173,4 @@ def _colours(curves: Sequence[Curve]) -> list[str]:
 
 def _line(run: Run, plots: dict[str, list[Curve]], findings: Sequence[Finding] | None) -> str:
     numbers = [f"{curve.name} {number_text(curve.newest)}" for curves in plots.values() for curve in curves]
-    return "  ".join([run.name, _facts(run), *numbers, verdict(findings)])
+    return "  ".join([run.name, _facts(run), *numbers, verdict(findings, run.status)])

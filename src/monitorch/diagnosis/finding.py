@@ -199,17 +199,17 @@ def _lasting(findings: Iterable[Finding]) -> list[Finding]:
     return [one for one in findings if one.is_open and one.severity != INFO]
 
 
-def verdict(findings: Iterable[Finding] | None) -> str:
-    """The state of the run in a few words.
+def verdict(findings: Iterable[Finding] | None, status: str = "") -> str:
+    """The state of the run in a few words; one that crashed is not healthy, even if nothing was found.
 
-    >>> verdict([]), verdict(None)
-    ('healthy', 'not diagnosed')
+    >>> verdict([]), verdict(None), verdict([], "crashed")
+    ('healthy', 'not diagnosed', 'no problem found')
     """
     if findings is None:
         return "not diagnosed"
     causes = problems(findings)
     if not causes:
-        return "healthy"
+        return "no problem found" if status == "crashed" else "healthy"
     return f"{len(causes)} problem{'s' if len(causes) > 1 else ''} since step {min(one.step for one in causes):,}"
 
 

@@ -215,8 +215,8 @@ class RunTools:
         return {
             "a": one.name,
             "b": other.name,
-            "verdict_a": verdict(findings_of(one.meta)),
-            "verdict_b": verdict(findings_of(other.meta)),
+            "verdict_a": verdict(findings_of(one.meta), one.status),
+            "verdict_b": verdict(findings_of(other.meta), other.status),
             "same": difference.same,
             "total": len(parted),
             "statistics": _some(parted, most),
