@@ -242,6 +242,71 @@ def test_idle_steps_have_one_graph_more_and_only_the_loss(everything):
     assert counters["stats"]["unique_graphs"] == 2
 
 
+class Subtracts(nn.Module):
+    """A loss that changes its input in place."""
+
+    def forward(self, input, target):
+        input -= target
+        return input.pow(2).mean()
+
+
+class Keeps(nn.Module):
+    """Keeps what it returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(4))
+
+    def forward(self, x):
+        self.last = x @ self.weight
+        return self.last
+
+
+class Aliases(nn.Module):
+    """Changes what layers have returned in place, and reads it under another name."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.same, self.keeps = nn.Linear(4, 4), nn.Identity(), Keeps()
+
+    def forward(self, x):
+        first = self.first(x)
+        same = self.same(first)
+        same.mul_(2)
+        self.keeps(first).mul_(3)
+        return first * first + same + self.keeps.last
+
+
+def loss_of_aliases(lenses):
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    model, loss_fn, x, y = Aliases(), Subtracts(), torch.randn(5, 4), torch.randn(5, 4)
+    chosen = lenses(loss_fn)
+    stop = watched(chosen)(model, None) if chosen else lambda: None
+
+    def step():
+        output = model(x)
+        return loss_fn(input=output, target=y) + output.sum()
+
+    loss = torch.compile(step, backend="aot_eager", fullgraph=True)()
+    loss.backward()
+    stop()
+    return [loss.item(), *model.first.weight.grad.flatten().tolist()]
+
+
+@pytest.mark.parametrize(
+    "lenses",
+    [
+        lambda _: [OutputNorm(include=(nn.Module,))],
+        lambda _: [Distribution("output")],
+        lambda loss_fn: [TargetStatistics(loss_fn)],
+    ],
+    ids=["outputs", "distribution", "targets"],
+)
+def test_what_a_layer_returns_may_be_changed_in_place_under_another_name(lenses):
+    assert loss_of_aliases(lenses) == pytest.approx(loss_of_aliases(lambda _: []), rel=1e-6)
+
+
 def kept_for_backward(model, loss_fn=None):
     """The bytes that a compiled model keeps, by type; with a loss function it is part of the graph."""
     x, targets = torch.ones(BATCH, 4, 64).cumsum(1), torch.zeros(BATCH * 4, dtype=torch.int64)

@@ -3,6 +3,7 @@
 import pickle
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from monitorch.numerical.series import Series
 from monitorch.numerical.waiting import HostCopy
 from monitorch.preprocessor import LossModule
 from monitorch.preprocessor.loss_module import LossGradient, Slots, is_scale
-from monitorch.preprocessor.run_numbers import MOST_OPEN
+from monitorch.preprocessor.run_numbers import MOST_OPEN, RECENT
 
 
 @pytest.fixture
@@ -271,6 +272,18 @@ def test_copies_of_numbers_share_memory_with_none_of_them_and_keep_their_dtype()
     assert not any(copy.requires_grad for copy in copies)
     half, double = slots.copy(torch.tensor(1.5).half()), slots.copy(torch.tensor(2.5).double())
     assert (half.item(), half.dtype, double.item(), double.dtype) == (1.5, torch.float16, 2.5, torch.float64)
+
+
+@pytest.mark.parametrize("parts", [1, 3, 5])
+def test_no_step_is_split_where_losses_are_added_at_once(losses, parts):
+    preprocessor, steps = losses(), 2 * MOST_OPEN
+    preprocessor.gradient.is_looking = False
+    for number in range(parts * steps):
+        loss = torch.tensor(float(number), requires_grad=True)
+        assert preprocessor.take_quietly(nn.MSELoss(), loss, number // parts)
+    expected = np.arange(parts * steps).reshape(steps, parts).mean(1)
+    assert [number for _, number in preprocessor.recent("train")][-RECENT:] == expected[-RECENT:].tolist()
+    assert preprocessor.release().series.values()["train"] == expected.tolist()
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["one of each step", "micro-batches"])

@@ -47,13 +47,13 @@ _library.define("named(Tensor[] xs, Tensor(a!) key, int kind, str names) -> ()",
 
 
 def another(x: Tensor) -> Tensor:
-    """The same numbers in another tensor, for whatever in the graph uses ``x`` after an operator has read it.
+    """A view of all of ``x``, for whatever in the graph uses it after an operator has read it.
 
     The compiler recomputes cheap operations in the backward pass. But of a tensor that an opaque operator reads it
-    keeps what the next operation makes of it: bfloat16 as float32, more than a gigabyte for GPT-2. Two views prevent
-    that. The result is no view, since an in-place operation may follow; the compiler removes the copy.
+    keeps what the next operation makes of it: bfloat16 as float32, more than a gigabyte for GPT-2. It does not if that
+    operation gets another tensor. As a view it may be changed in place like ``x`` itself.
     """
-    return x.unsqueeze(0).squeeze(0).clone()
+    return x.unsqueeze(0).squeeze(0)
 
 
 class GraphCallback:
@@ -183,7 +183,7 @@ class _Identity(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, anchor: Tensor, key: Tensor) -> Tensor:
         ctx.save_for_backward(key)
-        return another(x)
+        return another(x).clone()  # autograd lets nobody change a view from a function in place; the compiler drops it
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:

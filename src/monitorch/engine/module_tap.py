@@ -1,8 +1,9 @@
 """A hook on a module that hands over some tensors of its calls, also from inside a compiled graph."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from ..numerical.norms import as_dense
@@ -12,7 +13,6 @@ from .graph import GraphCallback, GraphHook, another
 from .module_hook import ModuleHook
 from .passes import kind_of_pass
 from .state import is_observed
-from .tensors import replace
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -91,15 +91,24 @@ class ModuleTap(GraphHook):
         if not named or not self._state.observing:
             return None
         self._callback.pass_named(kind_of_pass(module), in_graph(named, self._distributed))
-        changed, is_new = call if self._before else call[-1], False
-        for tensor in named.values():
-            if tensor.requires_grad:
-                changed, is_new = replace(changed, tensor, another(tensor)), True
-        return changed if is_new else None
+        if not torch.is_grad_enabled():
+            return None
+        read = [tensor for tensor in named.values() if tensor.requires_grad]
+        if not self._before:
+            return another(call[-1]) if _is_one(call[-1], read) else None
+        args, kwargs = call
+        return (
+            tuple(another(x) if _is_one(x, read) else x for x in args),
+            {name: another(x) if _is_one(x, read) else x for name, x in kwargs.items()},
+        )
 
     def _receive(self, named: NamedTensors, kind: int) -> None:
         if is_observed(self._state):
             self._read(here(named), kind)
+
+
+def _is_one(x: Any, tensors: Sequence[Tensor]) -> bool:
+    return any(x is tensor for tensor in tensors)
 
 
 def in_graph(named: Mapping[str, Tensor], distributed: Any) -> NamedTensors:

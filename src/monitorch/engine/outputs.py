@@ -209,8 +209,8 @@ class OutputTap(GraphHook):
             tensor = pick_tensor(output, meter.index)
             if tensor is not None and meter.callback is not None:
                 meter.callback.pass_forward(tensor, kind, distributed=isinstance(tensor, self._distributed))
-                if tensor.requires_grad and not self.gradients:  # else `pass_backward` has made another one
-                    changed, is_new = replace(changed, tensor, another(tensor)), True
+                if tensor is changed and kind >= WITH_GRAD and tensor.requires_grad:  # `pass_backward` has no other
+                    changed, is_new = another(tensor), True
         return changed if is_new else None  # under the compiler, tuples cannot be compared with "is"
 
     def _receive_output(self, meter: Meter, x: Tensor, kind: int, part: int) -> None:

@@ -16,7 +16,7 @@ from ..engine.graph import GraphCallback, GraphHook, another
 from ..engine.passes import ALL_PASSES, WITH_GRAD, RecomputationFilter, kind_of_pass
 from ..engine.reports import tell
 from ..engine.state import HookClock, QuietSteps
-from ..engine.tensors import first_input, pick_tensor, replace
+from ..engine.tensors import first_input, pick_tensor
 from ..engine.torch_private import NO_TASK, graph_task, is_traced, without_modes, without_operator_modes
 from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.loss_module import ITEMS_OF_STEP, LossModule, PartOfLoss, loss_in
@@ -166,4 +166,4 @@ class _OutputHook(GraphHook):
             return None
         here = samples_here(tensor)[0] if isinstance(tensor, self._distributed) else tensor
         self._callback.pass_outside(kind_of_pass(module), here)
-        return replace(output, tensor, another(tensor)) if tensor.requires_grad else None
+        return another(tensor) if tensor is output and tensor.requires_grad and torch.is_grad_enabled() else None

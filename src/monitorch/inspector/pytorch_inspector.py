@@ -429,11 +429,12 @@ class PyTorchInspector(DisplaysRun):
 
     def hold(self, names: Collection[str]) -> None:
         """Assign what was collected under these names to the last step, even if the next tick comes later."""
-        for source in (self.pushed, self._logged.numbers):
-            source.hold(self.state.step, names)
-        for lens in self._adopted:
-            if isinstance(lens, LossMetrics):
-                lens.hold(self.state.step, names)
+        with without_modes_of_others():
+            for source in (self.pushed, self._logged.numbers):
+                source.hold(self.state.step, names)
+            for lens in self._adopted:
+                if isinstance(lens, LossMetrics):
+                    lens.hold(self.state.step, names)
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the run, as plain data and tensors; save it with your checkpoint."""

@@ -217,14 +217,11 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
             return self.field_only
         if type(loss) is not Tensor or loss.dim() or loss.is_meta or self.gradient.is_looking:
             return False
-        if loss.is_cpu:
-            self._numbers.append((step, loss.item()))
-        elif is_capturing(loss.device):
+        if not loss.is_cpu and is_capturing(loss.device):
             return False
-        else:
-            self._numbers.append((step, self._slots.copy(loss)))
-        if len(self._numbers) >= MOST_OPEN:
+        if len(self._numbers) >= MOST_OPEN and step != self._numbers[-1][0]:  # no more losses of the last step come
             self._close_steps()
+        self._numbers.append((step, loss.item() if loss.is_cpu else self._slots.copy(loss)))
         return True
 
     def _open_parts(self) -> list[Part]:

@@ -160,6 +160,21 @@ class TestOutputLossMismatch:
         told = outputs(story(ending("Sigmoid"), loss_fn="BCEWithLogitsLoss"), 0.1, 0.9, count=1)
         assert "after Sigmoid, but BCEWithLogitsLoss wants logits" in told.one(OutputLossMismatch()).explanation
 
+    @pytest.mark.parametrize(
+        ("low", "high", "shape"),
+        [(-0.5, 4.25, [64, 1]), (-3.0, 0.5, [64, 8]), (-0.5, 0.5, [63, 1]), (-1.0, 1.01, [64, 8])],
+    )
+    def test_a_generator_is_not_blamed_for_what_a_discriminator_gives_the_loss(self, story, low, high, shape):
+        facts = {"loss_fn": "BCEWithLogitsLoss", "loss_shapes": {"output": shape, "target": shape}}
+        assert outputs(story(ending("Tanh"), **facts), low, high).find(OutputLossMismatch()) == []
+
+    def test_what_enters_the_loss_is_judged_even_if_it_comes_from_elsewhere(self, story):
+        shapes = {"output": [32, 4], "target": [32]}
+        facts = {"loss_fn": "CrossEntropyLoss", "classes": 4, "loss_shapes": shapes}
+        found = outputs(story(ending("LogSigmoid"), **facts), 0.01, 0.9, [1.0, 1.0]).one(OutputLossMismatch())
+        assert (found.layer, found.remedy.action) == (None, None)
+        assert found.remedy.text == "Remove the function that is called before the loss, such as a softmax."
+
     @pytest.mark.parametrize("last", ["Sigmoid", "Tanh", "Softsign", "Hardtanh"])
     def test_logits_must_be_free_to_grow(self, story, last):
         told = outputs(story(ending(last), loss_fn="CrossEntropyLoss", classes=4), 0.1, 0.9, [0.8, 2.0], count=1)

@@ -176,6 +176,8 @@ class OutputLossMismatch(Symptom):
             yield self.finding(None, step, step, "error", text, IN_RANGE, shown, confidence=0.98)
             return
         output = LossOutput(layer, run.facts.layers.get(layer or "", ""), low, high)
+        if self._is_of_others(run, output):
+            output = output._replace(layer=None, kind="")
         found = (
             self._single_class(run)
             or self._constant(output)
@@ -193,7 +195,8 @@ class OutputLossMismatch(Symptom):
         is_weak = run.facts.loss_fn == CROSS_ENTROPY[0] and math.isinf(BOUNDS.get(output.kind, (0.0, 0.0))[1])
         severity = run.harm() if is_weak else "error"  # logits that are never negative can still tell classes apart
         shown = points("largest output", "output", steps, high)
-        yield self.finding(layer, step, step, severity, text, self._remedy(run, output), shown, confidence=confidence)
+        remedy = self._remedy(run, output)
+        yield self.finding(output.layer, step, step, severity, text, remedy, shown, confidence=confidence)
 
     def _remedy(self, run: RunView, output: LossOutput) -> Remedy:
         loss = run.facts.loss_fn
@@ -206,12 +209,28 @@ class OutputLossMismatch(Symptom):
             arguments = {"layers": [output.layer], "by": "LogSoftmax"}
             text = "Use LogSoftmax as the last activation, or CrossEntropyLoss without one."
             return Remedy(text, *(("replace_activation", arguments) if output.is_activated else ()))
-        if not output.is_activated and output.layer is not None:
+        if not output.is_activated:
             is_softmax = (self._double_softmax(run, output) or self._softmax_across(run, output)) is not None
             function = "softmax" if is_softmax else output.looks_like[2] or "sigmoid"
-            return Remedy(f"Remove the function that is called after {layer_text(output.layer)}, such as a {function}.")
+            place = "called before the loss" if output.layer is None else f"called after {layer_text(output.layer)}"
+            return Remedy(f"Remove the function that is {place}, such as a {function}.")
         text = "Remove the last activation: the loss applies it, or the model needs the range."
         return Remedy(text, "drop_output_activation", {"layer": output.layer})
+
+    def _is_of_others(self, run: RunView, output: LossOutput) -> bool:
+        """Whether the loss certainly does not get what the last activation gives.
+
+        It may get the output of another model, such as a discriminator, which has another range or size.
+        """
+        if not output.is_activated:
+            return False
+        bottom, top = BOUNDS[output.kind]
+        last = run.facts.parameters[run.weights[-1]] if run.weights else None
+        size, shape = 1, run.facts.loss_shapes.get("output", [])
+        if last is not None and run.facts.layers.get(last.layer) == "Linear":
+            size = last.shape[0]
+        is_cut = bool(shape) and math.prod(shape) % size != 0
+        return is_cut or not output.is_within(bottom - self.tolerance, top + self.tolerance)
 
     def _shapes(self, run: RunView) -> str | None:
         """Whether every output is compared with every target."""
