@@ -307,6 +307,53 @@ def test_what_a_layer_returns_may_be_changed_in_place_under_another_name(lenses)
     assert loss_of_aliases(lenses) == pytest.approx(loss_of_aliases(lambda _: []), rel=1e-6)
 
 
+class Mapped(nn.Linear):
+    def forward(self, x):
+        return torch.vmap(super().forward)(x)
+
+
+class Branched(nn.Module):
+    """A layer that is called in a branch."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: self.inner(x).sin(), lambda x: self.inner(x).cos(), (x,))
+
+
+def jagged():
+    return torch.nested.nested_tensor_from_jagged(torch.ones(6, 3), torch.tensor([0, 2, 6]))
+
+
+@pytest.mark.filterwarnings("ignore::monitorch.MonitorchWarning")
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        (nn.Sequential(Mapped(3, 3), nn.Linear(3, 2)), torch.ones(4, 3)),
+        (nn.Sequential(Branched(), nn.Linear(3, 2)), torch.ones(4, 3)),
+        (nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2)), jagged()),
+    ],
+    ids=["vmap", "cond", "jagged"],
+)
+@pytest.mark.parametrize(
+    "lenses", ["standard", "all", [OutputNorm(include=(nn.Linear,))]], ids=["standard", "all", "one"]
+)
+def test_models_that_operators_of_ours_do_not_fit_into_run_as_they_are(model, data, lenses):
+    losses = []
+    for lens in (None, lenses):
+        torch.compiler.reset()
+        own = copy.deepcopy(model)
+        stop = (lambda: None) if lens is None else watched(lens)(own, None)
+        output = torch.compile(own, backend="aot_eager")(data)
+        loss = (output.values() if output.is_nested else output).pow(2).sum()
+        loss.backward()
+        losses.append([loss.item(), *own[-1].weight.grad.flatten().tolist()])
+        stop()
+    assert losses[0] == losses[1]
+
+
 def kept_for_backward(model, loss_fn=None):
     """The bytes that a compiled model keeps, by type; with a loss function it is part of the graph."""
     x, targets = torch.ones(BATCH, 4, 64).cumsum(1), torch.zeros(BATCH * 4, dtype=torch.int64)

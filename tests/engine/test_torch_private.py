@@ -35,6 +35,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import monitorch
 from monitorch.engine import torch_private
 from monitorch.engine.torch_private import (
+    BRANCHES,
     CHECKPOINTED_INSIDE,
     COMPILED_INSIDE,
     COMPILER_FILES,
@@ -49,6 +50,7 @@ from monitorch.engine.torch_private import (
     Normalization,
     OperatorMode,
     after_backward,
+    allows_operators,
     arrived,
     backward_node,
     connect,
@@ -300,6 +302,37 @@ def test_the_path_in_a_graph_leads_from_where_it_begins_to_the_module_that_is_tr
     torch.compile(model, backend="eager", fullgraph=True)(X)
     assert Paths.found == ["0.1", "1"]
     assert path_in_graph() == ""
+
+
+@mark_constant
+def note_operators(allowed):
+    Paths.found.append(allowed)
+    return allowed
+
+
+def noting(x):
+    note_operators(allows_operators())
+    return x.sin()
+
+
+@compiling
+@pytest.mark.parametrize(
+    ("call", "allowed"),
+    [
+        (noting, {True}),
+        (lambda x: checkpoint(noting, x, use_reentrant=False), {True}),
+        (torch.vmap(noting), {False}),
+        (lambda x: torch.cond(x.sum() > 0, noting, torch.cos, (x,)), {False}),
+        (lambda x: torch.while_loop(lambda x: x.sum() < 4, lambda x: (noting(x) + 2,), (x,)), {False}),
+    ],
+    ids=["plain", "checkpoint", "vmap", "cond", "while_loop"],
+)
+def test_operators_may_be_put_into_a_graph_but_not_into_transforms_and_branches(call, allowed):
+    Paths.found.clear()
+    torch.compile(call, backend="eager", fullgraph=True)(X)
+    assert set(Paths.found) == allowed
+    assert allows_operators()
+    assert "cond" in BRANCHES
 
 
 # modes

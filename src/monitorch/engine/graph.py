@@ -22,7 +22,7 @@ from torch import Tensor
 from .compilation import HookOnModule, inside_graph, is_compiled
 from .distributed_tensors import OWN, gradient_here, samples_here
 from .reports import Reports, tell
-from .torch_private import is_traced, mark_static, without_functions, without_modes
+from .torch_private import allows_operators, is_traced, mark_static, without_functions, without_modes
 
 Receiver = Callable[..., None]
 """Takes a tensor, the kind of pass and, inside CUDA graphs, which part of the tensor this process has.
@@ -128,7 +128,7 @@ class GraphHook(HookOnModule):
     def __call__(self, *args: Any) -> Any:
         """Called by the module."""
         if is_compiled():
-            return self.in_graph(*args)
+            return self.in_graph(*args) if allows_operators() else None
         try:
             if not is_traced():
                 # no torch mode, ours or the user's, should see what hooks do

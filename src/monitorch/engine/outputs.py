@@ -16,7 +16,7 @@ from .module_hook import ModuleHook
 from .passes import WITH_GRAD, RecomputationFilter, kind_of_pass
 from .ranks import several_processes
 from .reports import tell
-from .tensors import pick_tensor, replace, samples_of, with_alias
+from .tensors import pick_tensor, replace, samples_of, tensor_for_graph, with_alias
 from .torch_private import hook_gradient, is_traced, without_modes_of_others
 
 if TYPE_CHECKING:
@@ -201,12 +201,12 @@ class OutputTap(GraphHook):
             return None
         changed, kind, is_new = output, kind_of_pass(module), False
         for meter in self.gradients if kind >= WITH_GRAD else ():
-            tensor = pick_tensor(changed, meter.index)
+            tensor = tensor_for_graph(changed, meter.index)
             if tensor is not None and tensor.requires_grad and meter.callback is not None:
                 watched = meter.callback.pass_backward(tensor, distributed=isinstance(tensor, self._distributed))
                 changed, is_new = replace(changed, tensor, watched), True
         for meter in self.outputs:
-            tensor = pick_tensor(output, meter.index)
+            tensor = tensor_for_graph(output, meter.index)
             if tensor is not None and meter.callback is not None:
                 meter.callback.pass_forward(tensor, kind, distributed=isinstance(tensor, self._distributed))
                 if tensor is changed and kind >= WITH_GRAD and tensor.requires_grad:  # `pass_backward` has no other

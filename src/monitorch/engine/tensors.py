@@ -60,6 +60,12 @@ def pick_tensor(output: Any, index: int | str | None = None) -> Tensor | None:
     return next((t for t in tensors_in(output) if t.is_floating_point() or t.is_complex()), None)
 
 
+def tensor_for_graph(output: Any, index: int | str | None = None) -> Tensor | None:
+    """The same while a model is being compiled: operators in the graph cannot take tensors of tensors."""
+    tensor = pick_tensor(output, index)
+    return None if tensor is None or tensor.is_nested else tensor
+
+
 def samples_of(output: Any, index: int | str | None) -> Tensor:
     """The tensor of an output as a batch of samples ``[B, ...]``, floating and not empty."""
     tensor = pick_tensor(output, index)

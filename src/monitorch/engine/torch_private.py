@@ -118,7 +118,32 @@ def path_in_graph() -> str:
         return ""
 
 
+BRANCHES = frozenset(("cond", "while_loop", "map", "map_impl", "scan", "associative_scan"))
+"""Operators of torch that run a function of the user as a graph of its own, in which nothing may be written to."""
+
+
+def allows_operators() -> bool:
+    """While the compiler traces: whether operators that call back may be put here.
+
+    Not under a functional transform such as ``vmap``, nor in a function that ``torch.cond`` or a similar operator runs.
+    Nothing public tells of either.
+    """
+    try:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return False
+        tracer: Any = sys.modules["torch._dynamo.symbolic_convert"].InstructionTranslator.current_tx()
+        part = tracer.output.current_tracer
+        while part is not None:
+            if getattr(part.source_target, "_name", None) in BRANCHES:
+                return False
+            part = part.parent
+    except Exception:  # another release
+        return True
+    return True
+
+
 mark_constant(path_in_graph)
+mark_constant(allows_operators)
 
 
 # modes

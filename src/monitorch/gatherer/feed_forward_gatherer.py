@@ -16,7 +16,7 @@ from ..engine.graph import GraphCallback, GraphHook, another
 from ..engine.passes import ALL_PASSES, WITH_GRAD, RecomputationFilter, kind_of_pass
 from ..engine.reports import tell
 from ..engine.state import HookClock, QuietSteps
-from ..engine.tensors import first_input, pick_tensor
+from ..engine.tensors import first_input, tensor_for_graph
 from ..engine.torch_private import NO_TASK, graph_task, is_traced, without_modes, without_operator_modes
 from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.loss_module import ITEMS_OF_STEP, LossModule, PartOfLoss, loss_in
@@ -161,7 +161,7 @@ class _OutputHook(GraphHook):
 
     def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Pass the tensor in the output on, in steps that are observed."""
-        tensor = pick_tensor(output)
+        tensor = tensor_for_graph(output)
         if tensor is None or not self._state.observing:
             return None
         here = samples_here(tensor)[0] if isinstance(tensor, self._distributed) else tensor
