@@ -60,7 +60,7 @@ class TestNonFinite:
     @pytest.mark.parametrize(
         ("origin", "where"),
         [
-            (None, "Look in the model and in the loss for"),
+            (None, "Look at the data for numbers that are not finite, and in the model and in the loss for"),
             ({"where": "forward", "what": "output", "layer": "act1"}, "Look at this layer for"),
             ({"where": "backward", "what": "output gradient", "layer": "fc2"}, "Look after fc2, in the loss and in"),
         ],
@@ -69,6 +69,12 @@ class TestNonFinite:
         told = story().losses([2.0, 1.9] + [np.nan] * 5)
         told.facts.origin = None if origin is None else {"step": 3, "text": "NaN", **origin}
         assert told.one(NotFinite()).remedy.text.startswith(where)
+
+    @pytest.mark.parametrize(("at", "is_told"), [(2, True), (3, False), (5, False)])
+    def test_an_evaluation_that_was_not_finite_before_is_told(self, story, at, is_told):
+        told = story().losses([2.0, 1.9] + [np.nan] * 5).checks([np.nan], steps=[at])
+        text = told.one(NotFinite()).explanation
+        assert (f"An evaluation was not finite before, at step {at}." in text) == is_told
 
     @pytest.mark.parametrize(("dtype", "word"), [("float16", "Keep weights in float32"), ("float32", "Look at this")])
     def test_a_step_in_float16_that_divides_by_zero(self, story, dtype, word):

@@ -42,6 +42,9 @@ class NotFinite(Symptom):
         what = "The loss is not finite." if origin is None else f"{origin['text'].rstrip('.')}."
         if origin is None and run.facts.origin is not None:
             what = f"The loss is not finite since step {step:,}; that step was not observed, so the layer is not known."
+        earlier = run.validation.steps[~np.isfinite(run.validation.values)]
+        if origin is None and len(earlier) and earlier[0] < step:
+            what += f" An evaluation was not finite before, at step {int(earlier[0]):,}."
         text = f"{what[0].upper()}{what[1:]} Everything computed from it, including the weights, is lost."
         is_input = origin is not None and origin["what"] == "input"
         own = run.facts.parameters.get(f"{origin['layer']}.{origin.get('parameter')}") if origin is not None else None
@@ -66,7 +69,7 @@ class NotFinite(Symptom):
     def _where(self, run: RunView, origin: Mapping[str, Any] | None) -> str:
         """Where to look: between two layers without a module there, code of a function is to blame."""
         if origin is None:
-            return "in the model and in the loss"
+            return "at the data for numbers that are not finite, and in the model and in the loss"
         sides = sorted(origin.get("between") or (), key=run.place)
         if origin["where"] == "backward" and origin["what"] == "output gradient" and not sides:
             return f"after {layer_text(str(origin['layer']))}, in the loss and in what comes before it,"
