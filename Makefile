@@ -83,7 +83,8 @@ dist: $(READY)
 clean:
 	rm -rf $(VENV) node_modules build dist monitorch_demo .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
-install = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(1)]"
+# only what is imported is compiled, and then: compiling everything takes longer than downloading it
+install = $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt -e ".[$(1)]"
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

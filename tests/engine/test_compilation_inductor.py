@@ -17,6 +17,7 @@ from monitorch.lens import (
     OutputNorm,
     TargetStatistics,
 )
+from tests.marks import slow
 
 # the compiler hides these warnings of its own, but cannot where warnings are errors
 pytestmark = [
@@ -338,7 +339,7 @@ def jagged():
     ids=["vmap", "cond", "jagged"],
 )
 @pytest.mark.parametrize(
-    "lenses", ["standard", "all", [OutputNorm(include=(nn.Linear,))]], ids=["standard", "all", "one"]
+    "lenses", ["standard", slow("all"), slow([OutputNorm(include=(nn.Linear,))])], ids=["standard", "all", "one"]
 )
 def test_models_that_operators_of_ours_do_not_fit_into_run_as_they_are(model, data, lenses):
     losses = []
@@ -383,18 +384,20 @@ def watched(lenses):
 
 
 @pytest.mark.filterwarnings("ignore:calls of functions are not seen")
-@pytest.mark.parametrize("has_loss", [False, True], ids=["model", "loss"])
+@pytest.mark.parametrize("has_loss", [slow(False, id="model"), pytest.param(True, id="loss")])
 @pytest.mark.parametrize(
     "watch",
     [
-        lambda model, loss_fn: watch(model, loss_fn).detach,
-        watched("standard"),
-        watched("all"),
-        lambda model, _: watched([OutputNorm(include=(nn.Module,))])(model, None),
-        lambda model, _: watched([Distribution("output")])(model, None),
-        lambda model, loss_fn: watched([OutputNorm(include=(nn.Linear,)), TargetStatistics(loss_fn)])(model, None),
+        slow(lambda model, loss_fn: watch(model, loss_fn).detach, id="lenses"),
+        pytest.param(watched("standard"), id="standard"),
+        pytest.param(watched("all"), id="all"),
+        pytest.param(lambda model, _: watched([OutputNorm(include=(nn.Module,))])(model, None), id="outputs"),
+        slow(lambda model, _: watched([Distribution("output")])(model, None), id="distribution"),
+        slow(
+            lambda model, loss_fn: watched([OutputNorm(include=(nn.Linear,)), TargetStatistics(loss_fn)])(model, None),
+            id="targets",
+        ),
     ],
-    ids=["lenses", "standard", "all", "outputs", "distribution", "targets"],
 )
 def test_no_more_is_kept_for_backward_than_without_a_watch(watch, has_loss):
     layers = nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)

@@ -165,7 +165,7 @@ class LogReader:
             begin = file.readline(2 * len(FIRST_LINE))
         known = _ANY_FIRST_LINE.fullmatch(begin)
         if known is None and not FIRST_LINE.startswith(begin):
-            reason = f"is not a log of monitorch: it does not begin with {FIRST_LINE!r}"
+            reason = f"is not a log of monitorch: its first line is not {FIRST_LINE.decode().strip()!r}"
             raise UnreadableRunError(path, "foreign", reason)
         if known is not None and int(known[1]) > VERSION:
             raise UnreadableRunError.newer(path, f"version {int(known[1])} of the log", VERSION)
