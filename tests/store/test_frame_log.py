@@ -5,7 +5,7 @@ import pytest
 
 from monitorch.errors import StoreError
 from monitorch.store import Event, Layer, Statistic, Writer, open_run
-from monitorch.store.frame_log import FIRST_LINE, FrameLog, LogReader
+from monitorch.store.frame_log import FIRST_LINE, FrameLog, FullError, LogReader
 from monitorch.store.types import Frame, Looks, Meta, ModelLayers, PackedHistograms, Segment
 
 
@@ -47,6 +47,19 @@ def test_operations_come_back(log):
     found = list(LogReader(log).operations())
     assert [type(operation) for operation in found] == [type(operation) for operation in OPERATIONS]
     assert plain(found) == plain(OPERATIONS)
+
+
+def test_a_log_that_was_full_once_stores_no_more_numbers_though_fewer_would_fit(tmp_path):
+    log = FrameLog(tmp_path / "rank0.log", 3000)
+    log.write([frame(1)])
+    with pytest.raises(FullError, match="has reached max_size=3000"):
+        log.write([frame(step) for step in range(2, 200)])
+    for _ in range(2):
+        with pytest.raises(FullError):
+            log.write([frame(200)])
+        log.write([Event(200, "late")])
+    log.close()
+    assert [type(operation) for operation in LogReader(log.path).operations()] == [Frame, Event, Event]
 
 
 def test_log_that_is_cut_anywhere_has_all_complete_operations_and_can_be_continued(log):

@@ -63,7 +63,7 @@ class FrameLog:
     """
 
     def __init__(self, path: Path, max_size: int | None) -> None:
-        self.path, self._max_size = path, max_size
+        self.path, self._max_size, self._is_full = path, max_size, False
         self.last_step: int | None = None
         self._facts: dict[str, Any] = {}
         self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
@@ -91,8 +91,10 @@ class FrameLog:
         """Append operations; if the disk is full, a half-written part is removed."""
         written = dict(self._written)
         data = b"".join(record for operation in operations for record in _records(operation, written))
+        has_numbers = any(isinstance(operation, NUMBERS) for operation in operations)
         too_large = self._max_size is not None and self._end + len(data) > self._max_size
-        if too_large and any(isinstance(operation, NUMBERS) for operation in operations):
+        if has_numbers and (too_large or self._is_full):
+            self._is_full = True  # fewer numbers might fit, but those in between would be missing
             raise FullError(f"{self.path} has reached max_size={self._max_size}, and a log cannot be shortened")
         self._append(data)
         self._written = written
