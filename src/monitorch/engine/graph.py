@@ -56,6 +56,12 @@ def another(x: Tensor) -> Tensor:
     return x.unsqueeze(0).squeeze(0)
 
 
+def handed_on(x: Any, read: Sequence[Tensor]) -> Any:
+    """What a hook hands on instead of ``x``: another tensor if it is among those read, and backward may follow."""
+    is_read = any(x is tensor for tensor in read)
+    return another(x) if is_read and x.requires_grad and torch.is_grad_enabled() else x
+
+
 class GraphCallback:
     """The Python side: what goes through its operators in the graph reaches ``receive``, with the kind of the pass.
 

@@ -1,15 +1,14 @@
 """A hook on a module that hands over some tensors of its calls, also from inside a compiled graph."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
 
 from ..numerical.norms import as_dense
 from .allocation import is_capturing
 from .distributed_tensors import distributed_type, local_samples, samples_here
-from .graph import GraphCallback, GraphHook, another
+from .graph import GraphCallback, GraphHook, handed_on
 from .module_hook import ModuleHook
 from .passes import kind_of_pass
 from .state import is_observed
@@ -91,24 +90,15 @@ class ModuleTap(GraphHook):
         if not named or not self._state.observing:
             return None
         self._callback.pass_named(kind_of_pass(module), in_graph(named, self._distributed))
-        if not torch.is_grad_enabled():
-            return None
-        read = [tensor for tensor in named.values() if tensor.requires_grad]
+        read = list(named.values())
         if not self._before:
-            return another(call[-1]) if _is_one(call[-1], read) else None
+            return handed_on(call[-1], read)
         args, kwargs = call
-        return (
-            tuple(another(x) if _is_one(x, read) else x for x in args),
-            {name: another(x) if _is_one(x, read) else x for name, x in kwargs.items()},
-        )
+        return tuple(handed_on(x, read) for x in args), {name: handed_on(x, read) for name, x in kwargs.items()}
 
     def _receive(self, named: NamedTensors, kind: int) -> None:
         if is_observed(self._state):
             self._read(here(named), kind)
-
-
-def _is_one(x: Any, tensors: Sequence[Tensor]) -> bool:
-    return any(x is tensor for tensor in tensors)
 
 
 def in_graph(named: Mapping[str, Tensor], distributed: Any) -> NamedTensors:

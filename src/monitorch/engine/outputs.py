@@ -10,7 +10,7 @@ from ..numerical.norms import as_dense
 from .allocation import is_capturing
 from .buffers import BASELINE, NO_GRAPH, Info
 from .distributed_tensors import OWN, distributed_type, is_distributed, local_gradient, local_samples
-from .graph import GraphCallback, GraphHook, another
+from .graph import GraphCallback, GraphHook, handed_on
 from .meter import OUTPUT, OUTPUT_GRADIENT, Measured, Meter, Reporter, Subscription
 from .module_hook import ModuleHook
 from .passes import WITH_GRAD, RecomputationFilter, kind_of_pass
@@ -199,19 +199,18 @@ class OutputTap(GraphHook):
         """Put operators into the graph that is being compiled; must not fail, since nothing would catch the error."""
         if not self.state.observing:
             return None
-        changed, kind, is_new = output, kind_of_pass(module), False
+        changed, kind = output, kind_of_pass(module)
         for meter in self.gradients if kind >= WITH_GRAD else ():
             tensor = tensor_for_graph(changed, meter.index)
             if tensor is not None and tensor.requires_grad and meter.callback is not None:
                 watched = meter.callback.pass_backward(tensor, distributed=isinstance(tensor, self._distributed))
-                changed, is_new = replace(changed, tensor, watched), True
+                changed = replace(changed, tensor, watched)
         for meter in self.outputs:
             tensor = tensor_for_graph(output, meter.index)
             if tensor is not None and meter.callback is not None:
                 meter.callback.pass_forward(tensor, kind, distributed=isinstance(tensor, self._distributed))
-                if tensor is changed and kind >= WITH_GRAD and tensor.requires_grad:  # `pass_backward` has no other
-                    changed, is_new = another(tensor), True
-        return changed if is_new else None  # under the compiler, tuples cannot be compared with "is"
+                changed = handed_on(changed, [tensor])  # `pass_backward` may have made another one
+        return changed
 
     def _receive_output(self, meter: Meter, x: Tensor, kind: int, part: int) -> None:
         if self.state.wants_data() and self._recomputation.counts(has_grad=kind >= WITH_GRAD):

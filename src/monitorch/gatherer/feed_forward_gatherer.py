@@ -12,7 +12,7 @@ from torch.compiler import is_dynamo_compiling
 
 from ..engine.compilation import HookedMethod, inside_graph, outside_graph
 from ..engine.distributed_tensors import distributed_type, samples_here
-from ..engine.graph import GraphCallback, GraphHook, another
+from ..engine.graph import GraphCallback, GraphHook, handed_on
 from ..engine.passes import ALL_PASSES, WITH_GRAD, RecomputationFilter, kind_of_pass
 from ..engine.reports import tell
 from ..engine.state import HookClock, QuietSteps
@@ -166,4 +166,4 @@ class _OutputHook(GraphHook):
             return None
         here = samples_here(tensor)[0] if isinstance(tensor, self._distributed) else tensor
         self._callback.pass_outside(kind_of_pass(module), here)
-        return another(tensor) if tensor is output and tensor.requires_grad and torch.is_grad_enabled() else None
+        return handed_on(output, [tensor])

@@ -340,9 +340,8 @@ class InspectorState:
         if phase != self.phase or coming != self._coming or not self.is_steady:
             self._enter(phase, coming)
         self.is_quiet = self.has_quiet_steps and self.is_steady and self._is_active and coming == Phase.IDLE == phase
-        self.is_quiet &= not self.clock.times_hooks
-        if self.is_quiet and self.engine is not None:
-            self.is_quiet = not self.engine.checks_steps
+        if self.is_quiet:
+            self.is_quiet = not (self.clock.times_hooks or (self.engine is not None and self.engine.checks_steps))
         self._idle_until = cadence.idle_until(number) if self.is_quiet else 0
         if not begins:
             self.end_step()

@@ -678,7 +678,7 @@ class Watch(DisplaysRun):
     def _steps_to_next_tick(self) -> int:
         """In how many steps this process wants the next tick."""
         steps = self._now - self._ticked_at
-        if self._tick_every is not None or self._is_early or steps < 1:
+        if not self._is_timed or steps < 1:
             return self._tick_every or max(FEW, self._now // 10 if self._is_early else steps)
         # at most ten times as many steps as in this tick
         took = max(perf_counter() - self._last_tick, self._pause / 10)
